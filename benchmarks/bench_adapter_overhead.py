@@ -4,8 +4,7 @@ $ python benchmarks/bench_adapter_overhead.py [--quick] [NAME ...]     # the sys
 
 Every system plays two episodes of the same game with an engine that answers at once (``systems/free.py``), with Qwen3's
 chat template, from the call that the trainer makes to what it gets back. Measured is the processor time of its process,
-the median of the rounds (of one, with the most turns), without the game's own. A second row of ours replays what the
-tokenizer has answered in an earlier round, so that the tokenizer's own time is left out.
+the median of the rounds (of one, with the most turns), without the game's own.
 """
 
 from statistics import median
@@ -23,16 +22,11 @@ PATIENCE_US = 30_000
 
 
 def measure(worker: Worker, name: str) -> dict[str, Any]:
-    """Return microseconds per turn: by the number of turns, and of each turn more; of ours also without tokenizer."""
-    found = _measured(worker, name, replays=False)
-    return {**found, "replayed": _measured(worker, name, replays=True)} if name == "gym_trl" else found
-
-
-def _measured(worker: Worker, name: str, *, replays: bool) -> dict[str, Any]:
+    """Return microseconds per turn: by the number of turns, and of each turn more."""
     by_turns: dict[int, float] = {}
     spread: tuple[float, float] = (0.0, 0.0)
     for turns in TURNS:
-        rounds = microseconds(worker, name, turns, replays=replays)
+        rounds = microseconds(worker, name, turns)
         by_turns[turns] = median(rounds)
         if turns == MIDDLE:
             spread = min(rounds), max(rounds)
@@ -43,10 +37,10 @@ def _measured(worker: Worker, name: str, *, replays: bool) -> dict[str, Any]:
     return {"by_turns": by_turns, "spread": spread, "each_turn_more": more}
 
 
-def microseconds(worker: Worker, name: str, turns: int, *, replays: bool) -> list[float]:
+def microseconds(worker: Worker, name: str, turns: int) -> list[float]:
     alone = median(worker.call("free", "game_alone", turns, ROUNDS))
     rounds = ROUNDS if turns <= MIDDLE else 1
-    spent = worker.call("free", "play", SYSTEMS[name].module, turns, VOCABULARY, rounds, replays)
+    spent = worker.call("free", "play", SYSTEMS[name].module, turns, VOCABULARY, rounds)
     return [max(one - alone, 0.0) for one in spent]
 
 
@@ -69,11 +63,7 @@ def table(figures: dict[str, dict[str, Any]]) -> Table:
         ("each turn more", "each_turn_more"),
         ("of ours", of_ours(lambda row: row["each_turn_more"])),
     ]
-    rows = []
-    for name, found in figures.items():
-        rows.append({"title": SYSTEMS[name].title, **found})
-        if "replayed" in found:
-            rows.append({"title": f"{SYSTEMS[name].title}, without the tokenizer", **found["replayed"]})
+    rows = [{"title": SYSTEMS[name].title, **found} for name, found in figures.items()]
     return Table.of("adapter_overhead", columns, rows)
 
 

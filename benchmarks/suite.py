@@ -2,7 +2,7 @@
 
     python benchmarks/suite.py            # all but the long ones; if it is stopped, finished results are kept
     python benchmarks/suite.py --quick    # a small version of each, into results/quick/
-    python benchmarks/suite.py envs vectors # only these
+    python benchmarks/suite.py steps kv_reuse # only these
 
 After all, the time of each is written, too.
 
@@ -32,8 +32,6 @@ class Benchmark:
 
     name: str
     question: str
-    words: tuple[str, ...] = ()
-    """Arguments of the full version; the quick one has none."""
     limit_minutes: float = 12.0
     long: bool = False
     """Run only if it is named."""
@@ -46,11 +44,7 @@ SUITE = (
         "credit", "How close to the truth are estimators of each turn's advantage?", limit_minutes=20.0, long=True
     ),
     Benchmark("adapter_overhead", "What does the adapter cost per turn, and does it grow?"),
-    Benchmark("envs", "How fast are the games?", ("--peers",)),
-    Benchmark("vectors", "What does a vector step cost?"),
-    Benchmark("import", "How long does a start take, and how much is installed?"),
-    Benchmark("executors", "What does a step in another process cost?"),
-    Benchmark("server", "How much of a vLLM server's throughput is left?"),
+    Benchmark("steps", "What does a step of 64 environments cost, in vectors and in executors?"),
     Benchmark("kv_reuse", "What do turns cost without vLLM?", limit_minutes=25.0),
     Benchmark("lm_step", "What does a step of a pretrained model cost?", limit_minutes=25.0),
 )
@@ -58,7 +52,7 @@ SUITE = (
 
 def run(benchmark: Benchmark, *, quick: bool) -> tuple[str, float]:
     """Run one benchmark; return its outcome and its seconds."""
-    command = [sys.executable, str(HERE / f"bench_{benchmark.name}.py"), *(["--quick"] if quick else benchmark.words)]
+    command = [sys.executable, str(HERE / f"bench_{benchmark.name}.py"), *["--quick"] * quick]
     LOGS.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     with (LOGS / f"{benchmark.name}.log").open("w", encoding="utf-8") as log:

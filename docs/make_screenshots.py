@@ -3,7 +3,7 @@
     python docs/make_screenshots.py          # trains for some minutes if there is no run yet, then takes screenshots
     python docs/make_screenshots.py group    # only this one
 
-It needs requirements-browser.txt and Debian's chromium and chromium-driver; fonts-inter and fonts-jetbrains-mono make
+It needs requirements-full.txt and Debian's chromium and chromium-driver; fonts-inter and fonts-jetbrains-mono make
 the screenshots look like the page on most desktops. The first run, whose curves and table are shown, is ``gym-trl train
 TrlEnv/Echo-v0``. The second run, whose episodes are shown, trains a tiny model with GRPO. The model was first trained
 on games of an imperfect binary search that states its thinking.

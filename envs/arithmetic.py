@@ -1,67 +1,46 @@
 """Exact arithmetic on texts, for environments whose actions are calculations."""
 
+import ast
+import operator
 import re
 from fractions import Fraction
 
-_TOKEN = re.compile(r" ?([0-9]+(?:\.[0-9]+)?|[-+*/()])")
+_CHARACTERS = re.compile(r"[-+*/(). 0-9]+")
+_OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
 
 
-def calculate(text: str, *, signs: bool = True) -> Fraction:
+def calculate(text: str) -> Fraction:
     """Return the value of an expression of numbers, + - * / and parentheses.
 
     >>> calculate("-(1 + 2) * 3 / 4"), calculate("1 / 3 + 1")
     (Fraction(-9, 4), Fraction(4, 3))
 
     Args:
-        text: Expression, with at most one blank between its parts.
-        signs: Allow signs before numbers and parentheses.
+        text: Expression, with blanks between its parts.
 
     Raises:
         ValueError: It is not an expression; the message is the reason.
         ZeroDivisionError: It divides by zero.
     """
-    if _TOKEN.sub("", text).strip():
+    if not _CHARACTERS.fullmatch(text):
         raise ValueError("write numbers, + - * / and parentheses")
-    calculation = _Calculation(_TOKEN.findall(text)[::-1], signs)
-    value = calculation.sum()
-    if calculation.tokens:
-        raise ValueError(f"{calculation.tokens[-1]} is out of place")
-    return value
 
+    def value(node: ast.expr) -> Fraction:
+        match node:
+            case ast.BinOp(left, sign, right) if type(sign) in _OPERATORS:
+                result: Fraction = _OPERATORS[type(sign)](value(left), value(right))
+                return result
+            case ast.UnaryOp(ast.USub(), operand):
+                return -value(operand)
+            case ast.UnaryOp(ast.UAdd(), operand):
+                return value(operand)
+            case ast.Constant():
+                return Fraction(ast.get_source_segment(source, node) or "")
+        raise ValueError("it is no calculation")
 
-class _Calculation:
-    """Sums of products of factors; the tokens are in reverse order."""
-
-    def __init__(self, tokens: list[str], signs: bool) -> None:
-        self.tokens, self._signs = tokens, ("+", "-") if signs else ()
-
-    def _take(self, *wanted: str) -> str | None:
-        return self.tokens.pop() if self.tokens and self.tokens[-1] in wanted else None
-
-    def sum(self) -> Fraction:
-        value = self._product()
-        while sign := self._take("+", "-"):
-            value = value + self._product() if sign == "+" else value - self._product()
-        return value
-
-    def _product(self) -> Fraction:
-        value = self._factor()
-        while sign := self._take("*", "/"):
-            factor = self._factor()
-            if sign == "/" and not factor:
-                raise ZeroDivisionError("it divides by zero")
-            value = value * factor if sign == "*" else value / factor
-        return value
-
-    def _factor(self) -> Fraction:
-        sign = 1
-        while taken := self._take(*self._signs):
-            sign = -sign if taken == "-" else sign
-        if self._take("("):
-            value = self.sum()
-            if not self._take(")"):
-                raise ValueError("a parenthesis is not closed")
-            return sign * value
-        if not self.tokens or not self.tokens[-1][0].isdigit():
-            raise ValueError("a number is missing")
-        return sign * Fraction(self.tokens.pop())
+    try:
+        return value(ast.parse(source := text.strip(), mode="eval").body)
+    except ZeroDivisionError:
+        raise ZeroDivisionError("it divides by zero") from None
+    except (SyntaxError, RecursionError, MemoryError):
+        raise ValueError("it is no calculation") from None

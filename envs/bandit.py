@@ -97,30 +97,33 @@ class Bandit(TextGame):
 
     def play(self, action: str) -> Step:
         """Pull an arm."""
-        name = action.strip().upper() if action.isascii() else ""
-        if name not in self.legal():
+        name = self.read(action)
+        if name is None:
             return self.reject(f"Not {self._names}.")
         arm = self.legal().index(name)
         paid = self.payoffs[arm][self.tried[arm]]
         self.tried[arm] += 1
         self.paid[arm] += paid
-        return self._end_turn(f"{name} paid {paid}.", paid, 0.0 if arm == self.best else self.gap)
+        self.regret += 0.0 if arm == self.best else self.gap
+        is_won = arm == self.best and self.turns_left == 1
+        return self._report(self.turn(f"{name} paid {paid}.", success=is_won, reward=paid / self.turns))
 
     def reject(self, reason: str) -> Step:
         """End a turn that pays nothing."""
-        return self._end_turn(reason, 0, 0.5 + self.gap / 2)._replace(valid=False, success=False)
+        self.regret += 0.5 + self.gap / 2
+        return self._report(super().reject(reason))
 
-    def _end_turn(self, text: str, paid: int, lost: float) -> Step:
-        self.turns_left -= 1
-        self.regret += lost
-        text = f"{text} Turns left: {self.turns_left}."
+    def tell(self, message: str) -> str:
+        """Return the message, the turns left and what the arms have paid."""
+        text = f"{message} Turns left: {self.turns_left}."
         if self.summary:
             arms = zip(self.legal(), self.paid, self.tried, strict=True)
             text += f" Paid of tried: {', '.join(f'{name} {paid}/{tried}' for name, paid, tried in arms)}."
-        done = self.turns_left == 0
-        # Reported in every turn it would reveal the best arm.
-        info = {"regret": self.regret} if done else {}
-        return Step(text, done, done and not lost, reward=paid / self.turns, info=info)
+        return text
+
+    def _report(self, step: Step) -> Step:
+        """Report the regret at the end; before, it would reveal the best arm."""
+        return step._replace(info={"regret": self.regret}) if step.done else step
 
     def solve(self) -> str:
         """Return the arm that is most probably the best: the one with the most payments less failures."""

@@ -204,9 +204,9 @@ class CodeAgent(TextGame):
         text = "Right." if is_right else f"Wrong: {passed} of {counted(_TESTS, 'test')} passed.\n{problem}".rstrip("\n")
         return Step(text, done=True, success=is_right, info={"passed": passed, "tests": _TESTS})
 
-    def turn(self, message: str = "", *, success: bool = False, done: bool = False, valid: bool = True) -> Step:
+    def turn(self, message: str = "", **flags: Any) -> Step:
         """End a turn, and with the last one the sandbox."""
-        step = super().turn(message, success=success, done=done, valid=valid)
+        step = super().turn(message, **flags)
         if step.done:
             self.sandbox.close()
         return step

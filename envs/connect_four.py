@@ -81,15 +81,23 @@ class ConnectFour(SeatGame):
         return None if self.legal() else (0.0, 0.0)
 
     def solve(self) -> str:
-        """Return the action with the best score; of equal ones, one in the middle."""
+        """Return the best column nearest to the middle."""
+        return self.best_actions()[0]
+
+    def best_actions(self) -> list[str]:
+        """Return the columns with the best score; of more than two, those nearest to the middle."""
         board = self.rows, self.cols, self.connect
-        best, chosen = -_WIN - 1, ""
+        highest, equal = -_WIN - 1, list[str]()
         mine, taken = self._position()
         for column in _from_the_middle(self.cols):
             if disc := _drop(taken, column, self.rows):
-                found = _score_after(disc, (mine, taken), board, self.depth - 1, (best, _WIN))
-                best, chosen = max((best, chosen), (found, str(column + 1)), key=lambda one: one[0])
-        return chosen
+                # Scores from highest - 1 on are exact, so that equal ones are known.
+                found = _score_after(disc, (mine, taken), board, self.depth - 1, (highest - 1, _WIN))
+                if found > highest:
+                    highest, equal = found, []
+                if found == highest:
+                    equal.append(str(column + 1))
+        return equal[:2]
 
     def state(self) -> tuple[str, ...]:
         """Return the discs in each column."""

@@ -64,19 +64,24 @@ class Echo(TextGame):
         return self.letters[begin : begin + self.word_length]
 
     def play(self, action: str) -> Step:
-        """Compare the action with the word."""
-        right = sum(said == meant for said, meant in zip(action, self.show(), strict=False))
-        return self._end_turn(right / max(self.word_length, len(action)), f"{right} of {self.word_length} right.")
+        """Compare the action with the word; what is too long is no action, and worth nothing."""
+        word = self.show()
+        right = sum(said == meant for said, meant in zip(action, word, strict=False))
+        self.all_exact &= action == word
+        return self.turn(
+            f"{right} of {len(word)} right.",
+            success=self.all_exact and self.turns_left == 1,
+            reward=right / max(len(word), len(action)) / self.turns,
+        )
 
     def reject(self, reason: str) -> Step:
         """End a turn that is worth nothing."""
-        return self._end_turn(0.0, reason)._replace(valid=False)
+        self.all_exact = False
+        return super().reject(reason)
 
-    def _end_turn(self, share: float, ending: str) -> Step:
-        self.all_exact &= share == 1.0
-        self.turns_left -= 1
-        done = self.turns_left == 0
-        return Step(ending if done else self.show(), done, done and self.all_exact, reward=share / self.turns)
+    def tell(self, message: str) -> str:
+        """Return the next word, and after the last one how much of it was right."""
+        return self.show() or message
 
     def solve(self) -> str:
         """Repeat the word."""

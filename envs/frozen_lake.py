@@ -130,10 +130,10 @@ class FrozenLake(TextGame):
 
     def play(self, action: str) -> Step:
         """Move, or slip."""
-        word = action.strip().lower() if action.isascii() else ""
-        if word not in _MOVES:
+        read = self.read(action)
+        if read is None:
             return self.reject("Answer left, down, right or up.")
-        move = _MOVES.index(word)
+        move = _MOVES.index(read)
         if self.is_slippery:
             drawn, fail = self.np_random.random(), (1.0 - self.success_rate) / 2.0
             move += -1 if drawn < fail else 0 if drawn < fail + self.success_rate else 1

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import pairwise
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from gym_trl.envs.text_game import Step, TextGame
 from gym_trl.errors import ConfigError
@@ -38,7 +37,7 @@ class Game2048(TextGame):
 
     The presets have turns enough for every sequence of legal moves, so pass ``turns`` together with ``target``; the
     classic game is ``size=4, target=2048, turns=2000``. On 2x2 the solver minimises the probability of losing, and wins
-    all games to 8, 0.962511 to 16 and 0.082887 to 32; on larger boards it looks two moves ahead, and won 999 of 1000
+    all games to 8, 0.962511 to 16 and 0.082887 to 32; on larger boards it looks two moves ahead, and won 975 of 1000
     games of hard. Random legal moves win 0.6556 of easy, 0.1218 of medium and 0.0922 of hard.
     """
 
@@ -93,7 +92,7 @@ class Game2048(TextGame):
 
     def play(self, action: str) -> Step:
         """Slide all tiles."""
-        move = action.strip().lower() if action.isascii() else ""
+        move = action.strip().lower()
         after = dict(_moves(self.rows)).get(move)
         if after is None:
             return self.reject("That changes nothing." if move in _MOVES else "Not a move.")
@@ -102,9 +101,8 @@ class Game2048(TextGame):
             self._spawn()
         return self.turn(success=won, done=not self.legal())
 
-    def turn(self, message: str = "", **flags: bool) -> Step:
-        """End a turn, and tell the largest tile."""
-        return super().turn(message, **flags)._replace(info={"max_tile": _largest(self.rows)})
+    def _info(self) -> dict[str, Any]:
+        return {**super()._info(), "max_tile": _largest(self.rows)}
 
     def solve(self) -> str:
         """Return the move that loses least, or after which the board is best two moves ahead."""
@@ -183,13 +181,6 @@ def _mean_worth(rows: _Board) -> float:
 
 
 def _worth(rows: _Board) -> float:
-    return sum(map(_line_worth, (*rows, *zip(*rows, strict=True))))
-
-
-@lru_cache(2**16)
-def _line_worth(tiles: _Row) -> float:
-    """Rate a line: empty cells and equal neighbours are good, rises together with falls and large tiles are bad."""
-    levels = [tile.bit_length() - 1 if tile else 0 for tile in tiles]
-    rises, falls = (sum(max(0, sign * (b**3 - a**3)) for a, b in pairwise(levels)) for sign in (1, -1))
-    equal = sum(a == b > 0 for a, b in pairwise(levels))
-    return 40.0 * levels.count(0) + 80.0 * equal - 2.0 * min(rises, falls) - sum(level**3 for level in levels)
+    """Rate a board: tiles should fall along a snake from the first corner."""
+    snake = [tile for number, row in enumerate(rows) for tile in row[:: -1 if number % 2 else 1]]
+    return sum(tile * 0.5**place for place, tile in enumerate(snake))

@@ -73,17 +73,13 @@ class GuessNumber(TextGame):
             return Step("Correct.", done=True, success=True)
         if guess < self.secret:
             self.least = max(self.least, guess + 1)
-            return self._hint("Higher.")
+            return self.turn("Higher.")
         self.most = min(self.most, guess - 1)
-        return self._hint("Lower.")
+        return self.turn("Lower.")
 
-    def reject(self, reason: str) -> Step:
-        """Return the step of a guess that is none."""
-        return self._hint(reason, valid=False)
-
-    def _hint(self, text: str, *, valid: bool = True) -> Step:
-        self.turns_left -= 1
-        return Step(text, done=self.turns_left == 0, valid=valid)
+    def tell(self, message: str) -> str:
+        """Return the hint alone."""
+        return message
 
     def solve(self) -> str:
         """Return the middle of what the hints leave."""

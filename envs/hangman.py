@@ -99,8 +99,8 @@ class Hangman(TextGame):
 
     def play(self, action: str) -> Step:
         """Guess a letter."""
-        letter = action.strip().upper() if action.isascii() else ""
-        if letter not in self.legal():
+        letter = self.read(action)
+        if letter is None:
             return self.reject("Not a new letter.")
         if letter not in self.secret:
             self.missed += letter

@@ -85,10 +85,10 @@ class LightsOut(TextGame):
 
     def play(self, action: str) -> Step:
         """Press a light."""
-        said = " ".join(action.split())
-        if said not in self.legal():
+        press = self.read(action)
+        if press is None:
             return self.reject("Not a row and a column.")
-        self.lights ^= _switches(self.size)[self.legal().index(said)]
+        self.lights ^= _switches(self.size)[self.legal().index(press)]
         return self.turn(success=self.lights == 0)
 
     def solve(self) -> str:

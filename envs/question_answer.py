@@ -135,17 +135,17 @@ class QAEnv(TextGame):
         worth: Any = self._verifier(action, self._answer, self._row)
         if not isinstance(worth, bool | int | float) or not 0 <= worth <= 1:
             raise ConfigError(f"verify must return true, false or a number from 0 to 1, got {worth!r:.100}")
-        return self._after(float(worth), "Wrong.")
+        if worth == 1:
+            return Step("Right.", done=True, success=True)
+        return self.turn("Wrong.", reward=float(worth) if self.turns_left == 1 else -1.0)
 
     def reject(self, reason: str) -> Step:
         """Return the step of a wrong answer."""
-        return self._after(0.0, reason)._replace(valid=False)
+        return self.turn(reason, valid=False, reward=0.0 if self.turns_left == 1 else -1.0)
 
-    def _after(self, worth: float, message: str) -> Step:
-        self.turns_left -= 1
-        success, done = worth == 1, worth == 1 or self.turns_left == 0
-        text = "Right." if success else message if done else f"{message}\n{counted(self.turns_left, 'try')} left."
-        return Step(text, done, success, reward=worth if done else -1.0)
+    def tell(self, message: str) -> str:
+        """Return the message and the tries that are left."""
+        return f"{message}\n{counted(self.turns_left, 'try')} left." if self.turns_left else message
 
     @property
     def solve(self) -> Callable[[], str]:  # type: ignore[override]
@@ -253,17 +253,16 @@ def _value(column: str, row: Row) -> Any:
 
 def _rows_of(dataset: Any) -> Sequence[Row]:
     if isinstance(dataset, str | Path):
-        path = Path(dataset)
-        if not path.is_file():
-            raise ConfigError(f"there is no file {dataset} to read the dataset from")
-        dataset = _read_file(path, path.stat().st_mtime_ns)
-    if isinstance(dataset, Mapping) or not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        try:
+            dataset = _read_file(Path(dataset), Path(dataset).stat().st_mtime_ns)
+        except (OSError, ValueError, csv.Error) as error:
+            raise ConfigError(f"the dataset {dataset} cannot be read: {error}") from error
+    is_list = not isinstance(dataset, Mapping) and hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+    if not is_list or not len(dataset) or not isinstance(dataset[0], Mapping):
         raise ConfigError(
-            "dataset must be a file, or have a length and rows by number, such as a list, a datasets.Dataset or one "
-            f"split of a datasets.DatasetDict, got {dataset!r:.100}"
+            "dataset must be a file, or a sequence of rows that are mappings, such as a list, a datasets.Dataset or "
+            f"one split of a datasets.DatasetDict, and not be empty; got {dataset!r:.100}"
         )
-    if not len(dataset) or not isinstance(dataset[0], Mapping):
-        raise ConfigError(f"dataset must have at least one row, and each must be a mapping, got {dataset!r:.100}")
     rows: Sequence[Row] = dataset
     return rows
 
@@ -271,15 +270,12 @@ def _rows_of(dataset: Any) -> Sequence[Row]:
 @lru_cache(maxsize=8)
 def _read_file(path: Path, changed: int) -> Any:
     """Return the rows of a file, which is read again when it has changed."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-        match path.suffix.lower():
-            case ".csv":
-                return list(csv.DictReader(text.splitlines(keepends=True)))
-            case ".jsonl":
-                return [json.loads(line) for line in text.splitlines() if line.strip()]
-            case ".json":
-                return json.loads(text)
-    except (ValueError, csv.Error) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
-    raise ConfigError(f"dataset must be a .jsonl, .json or .csv file, or rows, got {path}")
+    text = path.read_text(encoding="utf-8-sig")
+    match path.suffix.lower():
+        case ".csv":
+            return list(csv.DictReader(text.splitlines(keepends=True)))
+        case ".jsonl":
+            return [json.loads(line) for line in text.splitlines() if line.strip()]
+        case ".json":
+            return json.loads(text)
+    raise ValueError("its name must end with .jsonl, .json or .csv")

@@ -54,11 +54,6 @@ class SeatGame(TextGame):
         """Play a legal action of the seat to move; return the payoff of each seat if the game is over."""
         raise NotImplementedError
 
-    def read(self, action: str) -> str | None:
-        """Return the legal action that a text stands for."""
-        said = " ".join(action.split()).lower() if action.isascii() else ""
-        return said if said in (self.legal() or ()) else None
-
     def ending(self) -> str:
         """Return what all seats see at the end, without who has won."""
         return self.look()

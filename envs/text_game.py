@@ -53,6 +53,7 @@ class TextGame(gym.Env[str, str]):
     (``deal`` then sets up number ``instance``, without randomness); ``state`` for credit per turn.
 
     The rest holds for every game. Randomness comes from ``np_random`` alone. An action that is not legal costs a turn.
+    ``read`` finds the legal action that a text names, and ``tell`` writes what the player is told after a turn.
     A game that is over returns its last text and pays nothing. ``info`` has ``action_valid`` and ``success`` after each
     step. ``solve`` reads the game, and uses nothing but what the player was shown: two games with equal histories have
     equal choices.
@@ -149,6 +150,10 @@ class TextGame(gym.Env[str, str]):
         """Return the actions that the rules allow now; ``None`` if they are too many to list."""
         return None
 
+    def best_actions(self) -> Sequence[str]:
+        """Return the best actions that are known, if several are equally good; otherwise the one of ``solve()``."""
+        return [self.solve()]
+
     def guess(self, rng: random.Random) -> str:
         """Return a random legal action."""
         return rng.choice(self.legal() or [""])
@@ -161,13 +166,29 @@ class TextGame(gym.Env[str, str]):
         """Return what the player is shown."""
         return f"{self.look()}\n{counted(self.turns_left, 'turn')} left." if self.turns else self.look()
 
-    def turn(self, message: str = "", *, success: bool = False, done: bool = False, valid: bool = True) -> Step:
+    def tell(self, message: str) -> str:
+        """Return what the player is told after a turn."""
+        return f"{message}{self.between}{self.show()}" if message else self.show()
+
+    def read(self, action: str) -> str | None:
+        """Return the legal action that a text names, whatever its case and its white space."""
+        said = " ".join(action.split())
+        return next((one for one in self.legal() or () if said.isascii() and said.lower() == one.lower()), None)
+
+    def turn(
+        self,
+        message: str = "",
+        *,
+        success: bool = False,
+        done: bool = False,
+        valid: bool = True,
+        reward: float | None = None,
+    ) -> Step:
         """End a turn: the game is over if it is won, lost (``done``), or no turn is left."""
         if self.turns:
             self.turns_left -= 1
-        shown = self.show()
-        text = f"{message}{self.between}{shown}" if message else shown
-        return Step(text, done or success or (self.turns > 0 and self.turns_left == 0), success, valid)
+            done = done or self.turns_left == 0
+        return Step(self.tell(message), done or success, success, valid, reward)
 
     def reject(self, reason: str) -> Step:
         """Return the step of an action that is not legal."""
@@ -204,9 +225,15 @@ class TextGame(gym.Env[str, str]):
 
     @property
     def solver(self) -> Callable[..., Policy]:
-        """Make, from a seed, a policy that plays ``solve()``; a game need not have one."""
-        solve = self.solve
-        return lambda seed=0: lambda observation: solve()
+        """Make, from a seed, a policy that plays one of ``best_actions()``; a game need not have one."""
+        if not hasattr(self, "solve"):
+            raise AttributeError(f"{type(self).__name__} has no solver: it needs solve()")
+
+        def make(seed: int = 0) -> Policy:
+            rng = random.Random(seed)
+            return lambda observation: rng.choice(self.best_actions())
+
+        return make
 
     @property
     def random_policy(self) -> Callable[[int], Policy]:
@@ -250,7 +277,7 @@ class TextGame(gym.Env[str, str]):
                 raise ConfigError(f"instance must be an integer from 0 to {count - 1}, got {chosen!r}")
             return int(chosen)
         if count < 2**63:
-            return int(self.np_random.integers(count)) if count > 1 else 0
+            return int(self.np_random.integers(count))
         # 64 bits more than needed leave a bias of less than 2**-64.
         return int.from_bytes(self.np_random.bytes(count.bit_length() // 8 + 9)) % count
 
@@ -264,15 +291,5 @@ class TextGame(gym.Env[str, str]):
         elif fits and allowed:
             fits = value in allowed
         if not fits:
-            raise ConfigError(f"{name} must be {_words(kind, allowed)}, got {value!r}")
-
-
-def _words(kind: type, allowed: Sequence[Any]) -> str:
-    """Return a description of the values that an argument may have."""
-    noun = {int: "an integer", float: "a number", bool: "True or False", str: "a text"}.get(kind, kind.__name__)
-    if not allowed or kind not in (int, float):
-        return f"one of {list(allowed)}" if allowed else noun
-    least, most = allowed
-    if least is not None and most is not None:
-        return f"{noun} from {least} to {most}"
-    return f"{noun} of at least {least}" if most is None else f"{noun} of at most {most}"
+            limits = f" of the range {allowed}" if allowed else ""
+            raise ConfigError(f"{name} must be of type {kind.__name__}{limits}, got {value!r}")

@@ -23,7 +23,8 @@ class TicTacToe(SeatGame):
     4 X 6
     7 8 9
 
-    X begins. An action is the number of a free cell. The solver is perfect play, which leads to a draw with itself.
+    X begins. An action is the number of a free cell. The solver is perfect play, which leads to a draw with itself; its
+    seed chooses among equally good cells.
     Random play as X wins .58 of the games against random play and none against the solver.
     """
 
@@ -61,7 +62,12 @@ class TicTacToe(SeatGame):
 
     def solve(self) -> str:
         """Return the first of the best cells."""
-        return min(self.legal(), key=lambda cell: _value(self.cells.replace(cell, self.sides[self.to_move])))
+        return self.best_actions()[0]
+
+    def best_actions(self) -> list[str]:
+        """Return the cells after which the other player can get least."""
+        left = {cell: _value(self.cells.replace(cell, self.sides[self.to_move])) for cell in self.legal()}
+        return [cell for cell in left if left[cell] == min(left.values())]
 
     def state(self) -> str:
         """Return the board."""

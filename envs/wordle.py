@@ -122,15 +122,17 @@ class Wordle(TextGame):
         marks = _mark(word, self.secret)
         self.told += ((word, marks),)
         self.guesses_left -= 1
-        self.turns_left -= 1
         text = f"{' '.join(word.upper())}\n{' '.join(marks)}\n{counted(self.guesses_left, 'guess')} left."
-        return Step(text, done=not self.guesses_left or not self.turns_left)
+        return self.turn(text, done=not self.guesses_left)
 
     def reject(self, reason: str) -> Step:
         """Use up a turn, and no guess."""
-        self.turns_left -= 1
-        left = f"{counted(self.guesses_left, 'guess')} and {counted(self.turns_left, 'turn')} left."
-        return Step(f"{reason} {left}", done=not self.turns_left, valid=False)
+        left = f"{counted(self.guesses_left, 'guess')} and {counted(self.turns_left - 1, 'turn')} left."
+        return self.turn(f"{reason} {left}", valid=False)
+
+    def tell(self, message: str) -> str:
+        """Return the marks alone."""
+        return message
 
     def solve(self) -> str:
         """Return the word with the most distinct marks."""

@@ -3,29 +3,48 @@
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
+from contextlib import suppress
+from threading import Thread
 from typing import Any, Self, TypeVar
 
 T = TypeVar("T")
+CLOSE_S = 5.0
+"""Seconds that something which is given up has to end."""
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine, also in a notebook, where the thread has a running loop."""
+    """Run a coroutine, also in a notebook, where the thread has a running loop; Ctrl-C ends it there, too."""
+    runner = asyncio.Runner()
 
     def in_own_loop() -> T:
-        with asyncio.Runner() as runner:  # whose own run would let Ctrl-C wait until a policy or a step returns
+        with runner:  # whose own run would let Ctrl-C wait until a policy or a step returns
             return runner.get_loop().run_until_complete(coroutine)
 
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        running = False
-    else:
-        running = True
-    if not running:
         return in_own_loop()
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(in_own_loop).result()
+
+    result: Future[T] = Future()
+
+    def settle() -> None:
+        try:
+            result.set_result(in_own_loop())
+        except BaseException as error:
+            result.set_exception(error)
+
+    thread = Thread(target=settle, name="gym-trl run", daemon=True)  # the program may end before it
+    thread.start()
+    try:
+        return result.result()
+    except BaseException:
+        if thread.is_alive():
+            with suppress(RuntimeError):  # it has just ended
+                loop = runner.get_loop()
+                loop.call_soon_threadsafe(lambda: [task.cancel() for task in asyncio.all_tasks(loop)])
+            thread.join(CLOSE_S)
+        raise
 
 
 class Closing(ABC):
@@ -50,28 +69,3 @@ class Closing(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release everything that the object holds."""
-
-
-class Settling:
-    """Base class of environments and wrappers that say by ``owes`` if their settlement can differ from that inside.
-
-    >>> class Stakes(Settling):
-    ...     settlement, owes = 0.0, False
-    >>> class Higher(Stakes):
-    ...     settlement = -3.0
-    >>> Stakes().owes, Higher().owes
-    (False, True)
-
-    A class that settles otherwise than its base class owes, unless it defines ``owes`` again.
-    """
-
-    @property
-    def owes(self) -> bool:
-        """True if its part of the settlement (``gym_trl.wrappers.settlement``) can differ from 0."""
-        return False
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        """Let a class that defines how it settles owe, unless it says otherwise."""
-        super().__init_subclass__(**options)
-        if vars(cls).keys() & {"settle", "settlement"} and "owes" not in vars(cls):
-            cls.owes = True  # type: ignore[method-assign, assignment]  # a constant, in place of a property

@@ -5,19 +5,18 @@ beginning of a conversation is rendered as a whole (``Chat.open``). Afterwards e
 (``Chat.reply``): what the template writes between an answer and the next one, found in a rendering of three messages.
 """
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import takewhile
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from gym_trl.encoder import CUT, Encoder
 from gym_trl.errors import ChatTemplateError
 from gym_trl.text.thoughts import THOUGHTS, split_thinking
 from gym_trl.types import Answer, Message, TokenIds
 
-# Unicode reserves these characters for internal use ("noncharacters"), so no message has them.
-_CUT, _ASKED, _SAID, _SHOWN, _AGAIN = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3", "\ufdd4"
-_UNWANTED = re.compile("[\ud800-\udfff\ufdd0-\ufdd4]")  # and surrogates, which no tokenizer encodes
+# Like CUT, Unicode reserves these for internal use, and no message has them.
+_ASKED, _SAID, _SHOWN, _AGAIN = "\ufdd1", "\ufdd2", "\ufdd3", "\ufdd4"
 _DEPTHS = (*range(1, 17), 40)
 _KEPT = 256
 _TEXTS = (
@@ -57,72 +56,6 @@ class ChatLike(Protocol):
     def text(self, ids: TokenIds) -> Answer:
         """Return the thought and the answer of a response."""
         ...
-
-
-class Encoder:
-    """Text to ids and back, in which messages write no control tokens.
-
-    Control tokens are the tokenizer's added tokens, but for plain words. In a message each is cut in two (``plain``),
-    and ``encode`` encodes the pieces apart: all characters stay, and no control token is written.
-    """
-
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-        added = [token for token in tokenizer.added_tokens_decoder.values() if token.content.strip()]
-        special = {*tokenizer.all_special_tokens, *(token.content for token in added if token.special)}
-        marks = {*special, *(token.content for token in added)}
-        control = special | {mark for mark in marks if not mark.strip().isalnum()}
-        self.marks, self._special = _any_of(marks), _any_of(special)
-        self._heads_of_control, self._heads_of_special = _heads_of(control), _heads_of(special)
-        self._control_ids = {tokenizer.convert_tokens_to_ids(mark) for mark in control}
-        if "unk" in str(tokenizer.unk_token) and tokenizer.unk_token not in (tokenizer.eos_token, tokenizer.bos_token):
-            self._control_ids.discard(tokenizer.unk_token_id)  # SmolLM2's is <|endoftext|>, which also begins texts
-        self._before = next((mark for mark in (tokenizer.eos_token, *sorted(marks)) if mark and self._is_one(mark)), "")
-        self._cut = _CUT if self._before and self.decode(self.encode(f"a<{_CUT}|b")) == "a<|b" else " "
-
-    def plain(self, text: str, *, own: bool = False) -> str:
-        """Return a text in which each control token is cut in two, of the model's ``own`` only the special ones."""
-        heads = self._heads_of_special if own else self._heads_of_control
-        return heads.sub(rf"\1{self._cut}", _UNWANTED.sub("\ufffd", text))
-
-    def inert(self, text: str) -> str:
-        """Return a text that writes no control tokens, whatever a normaliser makes of its characters."""
-        if not self.control(self.encode(text := self.plain(text))):
-            return text
-        return self._cut.join(
-            next((one for one in (char, "\ufffd") if not self.control(self.encode(one))), "")
-            for char in text.replace(self._cut, "")
-        )
-
-    def control(self, ids: Iterable[int]) -> TokenIds:
-        """Return the control tokens among ids."""
-        return [id_ for id_ in ids if id_ in self._control_ids]
-
-    def encode(self, text: str, *, begins: bool = False) -> TokenIds:
-        """Return the ids of a text at the beginning of a conversation or after it."""
-        first, *others = text.split(_CUT)
-        ids = self._encode(first) if begins else self._encode_after(first)
-        for piece in others:
-            ids += self._encode_after(piece)
-        return ids
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids, control tokens included."""
-        return str(self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
-
-    def bare(self, text: str) -> str:
-        """Return a text of the model without control tokens and surrounding space."""
-        return self._special.sub("", text).strip()
-
-    def _encode(self, text: str) -> TokenIds:
-        return list(self._tokenizer.encode(text, add_special_tokens=False))
-
-    def _encode_after(self, text: str) -> TokenIds:
-        """Return the ids of a text after a control token: SentencePiece writes a space where a text begins."""
-        return self._encode(self._before + text)[bool(self._before) :] if text else []
-
-    def _is_one(self, mark: str) -> bool:
-        return len(self._encode(mark)) == 1
 
 
 class Chat:
@@ -211,7 +144,7 @@ class Chat:
         places = [chr(0xF0000 + number) for number in range(len(messages))]
         text = self._render([Message(one.role, place) for one, place in zip(messages, places, strict=True)])
         for message, place in zip(messages, places, strict=True):
-            text = text.replace(place, f"{_CUT}{self.encoder.inert(message.content)}{_CUT}")
+            text = text.replace(place, f"{CUT}{self.encoder.inert(message.content)}{CUT}")
         return self.encoder.encode(text, begins=True)
 
     def reply(self, text: str, *, closed: bool) -> TokenIds:
@@ -238,7 +171,7 @@ class Chat:
         except ChatTemplateError:  # it rejects this text
             pass
         # The template makes a control token of the text, or writes others around it: put it where another would be.
-        inert = f"{_CUT}{self.encoder.inert(text)}{_CUT}"
+        inert = f"{CUT}{self.encoder.inert(text)}{CUT}"
         return self.encoder.encode(self._tail.removeprefix(done).replace(_SHOWN, inert))
 
     def closes(self, ids: Sequence[int]) -> bool:
@@ -345,12 +278,3 @@ def _exchanges(count: int) -> list[Message]:
     """Return questions and answers, the last of which is ``_SAID``."""
     answers = [_AGAIN] * (count - 1) + [_SAID]
     return [message for answer in answers for message in (Message("user", _ASKED), Message("assistant", answer))]
-
-
-def _heads_of(marks: Iterable[str]) -> re.Pattern[str]:
-    """Return a pattern of the first character of each mark."""
-    return re.compile(f"(?={_any_of(marks).pattern})(.)", re.DOTALL)
-
-
-def _any_of(marks: Iterable[str]) -> re.Pattern[str]:
-    return re.compile("|".join(map(re.escape, sorted(filter(None, marks), key=len, reverse=True))) or "(?!)")

@@ -1,5 +1,6 @@
 """Environments as a user configures them: ids, wrappers, text conversion and action format. No trainer is needed."""
 
+import math
 import re
 from bisect import bisect_right
 from collections import Counter
@@ -15,7 +16,7 @@ import gymnasium as gym
 import numpy as np
 
 from gym_trl.errors import ConfigError, GymTRLError, failures_ignored, raise_interrupt, refused
-from gym_trl.executors.make import EXECUTORS, ExecutorConfig, make_pool, most_capable, why_not_picklable
+from gym_trl.executors.make import EXECUTORS, ExecutorConfig, make_pool, most_capable
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env
 from gym_trl.kinds import Arguments, option_types
@@ -25,17 +26,16 @@ from gym_trl.registration import EnvMaker, EnvSource, cannot_make, env_name, fin
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.text.parsing import ActionFormat
 from gym_trl.types import Task
-from gym_trl.user_functions import check_arguments, left_to_the_rollout, probe_functions, watched
+from gym_trl.user_functions import check_arguments, left_to_the_rollout, try_functions, watched
 from gym_trl.wrappers.as_text import as_text
+from gym_trl.wrappers.base import attribute_of, instructions_of, layers_of
 from gym_trl.wrappers.declare_success import DeclareSuccess, declare_success
-from gym_trl.wrappers.inner import instructions_of
 from gym_trl.wrappers.instructions import Instructions
 from gym_trl.wrappers.levels import Levels
 from gym_trl.wrappers.parse_action import ParseAction
 from gym_trl.wrappers.reward import InvalidActionPenalty
 from gym_trl.wrappers.seats import Seats, check_seats_are_played
 from gym_trl.wrappers.state_key import StateKey
-from gym_trl.wrappers.traits import layers_of, solver_of, traits
 from gym_trl.wrappers.turn_limit import TurnLimit
 
 END_AFTER_INVALID = 3
@@ -142,8 +142,8 @@ class EnvSpec(Text):
 
         If ``stepping`` has none, it is the one that meets the needs of all environments (``choose_executor``).
 
-        If a function is given (``observe``, ``act``, ``success`` or ``state_key``), the environment is reset and
-        stepped once (``gym_trl.user_functions``), unless its executor has processes or a timeout is given: such an
+        If a function is given (``observe``, ``act``, ``success`` or ``state_key``), the environment is reset once
+        (``gym_trl.user_functions``), unless its executor has processes or a timeout is given: such an
         environment may hang or exit, so only the arguments of the functions are checked, and ``state_key`` by a reset.
 
         Raises:
@@ -157,15 +157,15 @@ class EnvSpec(Text):
             with self._watched().checked(env_id) as env:
                 rules = instructions_of(env)
                 instructions[env_id] = without_format(rules, self.action_format)
-                num_instances[env_id] = traits(env).num_instances
-                seats[env_id] = 1 if self.seats is None else traits(env).num_seats
+                num_instances[env_id] = attribute_of(env, "num_instances")
+                seats[env_id] = 1 if self.seats is None else attribute_of(env, "num_seats", 1)
                 if self.seats is None:
                     check_seats_are_played(env)
                 self._check_functions(env, stepping)
                 if self.success == "info":
                     self._check_info(env_id)
                 if stepping.executor is None:
-                    preferred = traits(env).preferred_executor or "thread"
+                    preferred = attribute_of(env, "preferred_executor") or "thread"
                     if preferred not in EXECUTORS:
                         raise ConfigError(
                             f"{env_id!r} has the preferred_executor {preferred!r}, not one of {tuple(EXECUTORS)}"
@@ -176,11 +176,6 @@ class EnvSpec(Text):
             if stepping.options and not has_workers(executor):
                 executor = "process"  # inline stepping supports none of them
             stepping = replace(stepping, executor=executor)
-        if stepping.kind and stepping.kind.processes and (objection := why_not_picklable(self.make)) is not None:
-            raise ConfigError(
-                f"executor={stepping.executor!r} sends what makes the environments to other processes, and it cannot "
-                f"be pickled: {objection}"
-            )
         make_pool(self.make, stepping).close()  # reports invalid arguments now, not in the first rollout
         return Probed(instructions, num_instances, stepping, seats)
 
@@ -199,14 +194,14 @@ class EnvSpec(Text):
         return spec
 
     def _check_functions(self, env: TextEnvironment, stepping: ExecutorConfig) -> None:
-        """Reset and step an environment that was made with watched functions, as far as ``probe`` says."""
-        executor = stepping.executor or traits(env).preferred_executor or "thread"
+        """Reset an environment that was made with watched functions, as far as ``probe`` says."""
+        executor = stepping.executor or attribute_of(env, "preferred_executor") or "thread"
         kind = next((one for name, one in EXECUTORS.items() if name == executor), None)
         is_safe = kind is not None and not kind.processes and not (stepping.reset_timeout or stepping.step_timeout)
         given = self.success
         success = given if callable(given) else None
         if is_safe and (success or self.act or callable(self.observe) or self.state_key not in (None, "auto")):
-            probe_functions(env, act=self.act, success=success)
+            try_functions(env, act=self.act, success=success)
         elif self.state_key is not None:
             with left_to_the_rollout():
                 env.reset(seed=0)
@@ -222,7 +217,7 @@ class EnvSpec(Text):
         with plain.checked(env_id) as env:
             layers = layers_of(env)
             inside = next((layer.env for layer in layers if isinstance(layer, DeclareSuccess)), env)
-            if traits(inside).declares_success:
+            if attribute_of(inside, "declares_success"):
                 return
             steps = 0
             for info in _infos_in_play(env):
@@ -247,7 +242,7 @@ class EnvSpec(Text):
         if self.instructions:  # before the format's sentence, which the model still needs
             env = Instructions(env, self.instructions)
         # One of the user's wrappers may parse responses already.
-        if self.action_format is not None or not traits(env).reads_responses:
+        if self.action_format is not None or not attribute_of(env, "reads_responses"):
             env = ParseAction(env, self.action_format, end_after=self.end_after_invalid, cut_actions=self.cut_actions)
         if self.turn_limit is not None:
             env = TurnLimit(env, self.turn_limit)
@@ -269,7 +264,7 @@ def _infos_in_play(env: TextEnvironment) -> Iterator[Mapping[str, Any]]:
     for number, policy_for in product(range(_EPISODES), (solver_play, random_play)):
         seed, infos = derive_seed(number, "success", policy_for is solver_play), list[Mapping[str, Any]]()
         with failures_ignored():  # what fails here is left to the first rollout, which counts it
-            if policy_for is solver_play and solver_of(env) is None:
+            if policy_for is solver_play and attribute_of(env, "solver") is None:
                 continue
             observation, info = env.reset(seed=seed)
             act, over = policy_for(env, seed), False
@@ -371,8 +366,8 @@ def _makers_and_weights(env: Envs) -> tuple[dict[str, EnvMaker], dict[str, float
     weights: dict[str, float] = {}
     for source, weight in given:
         name = env_name(source)
-        if not isinstance(weight, int | float) or not weight > 0:
-            raise ConfigError(f"the weight of {name!r} must be a positive number, got {weight!r}")
+        if not isinstance(weight, int | float) or not 0 < weight < math.inf:
+            raise ConfigError(f"the weight of {name!r} must be a positive finite number, got {weight!r}")
         maker = find_maker(source)
         if name in makers and not isinstance(source, str) and makers[name] is not maker:
             raise ConfigError(f"two environments are called {name}: give functions or classes with names of their own")

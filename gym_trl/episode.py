@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from gym_trl.errors import TranscriptError
 from gym_trl.types import (
+    LARGEST,
     UNNAMED,
     Answer,
     EnvFailure,
@@ -227,7 +228,6 @@ class Episode:
         if isinstance(result, EnvFailure):
             result.raise_mistake()
             turn.action_valid = False
-            self.last = StepResult(self.last.observation, state=self.last.state)  # the step has declared nothing
             self.stop(result.reason, result.error)
             return
         self.pay(result)
@@ -264,9 +264,11 @@ class Episode:
         self.stop_reason, self.error = reason, error
         if reason.cut_off or charged:
             self.earn(min(0.0, self.loss_return - self.paid))
-        if self.scored:
-            declared = self.last.info.get("success")
-            self.success = bool(declared) if declared is not None else (False if self.declares else None)
+        if self.scored and not abs(self.paid) <= LARGEST:
+            self.stop_reason, self.error = StopReason.ENV_ERROR, f"the rewards add up to {self.paid:g}"
+        declared = self.last.info.get("success")
+        if self.scored and (self.declares or declared is not None):  # what was cut off has solved nothing
+            self.success = bool(declared) and not reason.cut_off
 
 
 def reason_of(result: StepResult) -> StopReason:

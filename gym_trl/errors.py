@@ -21,25 +21,19 @@
 Each class also derives from the matching built-in exception, so ``except ValueError`` keeps working.
 A failure inside an episode is not raised: it becomes the episode's ``StopReason``. Two are: a ``ConfigError`` of an
 environment's ``reset`` or ``step``, which is the user's mistake (but for ``RowError``), and the ``PolicyError`` of a
-policy that is evaluated. Of all other failures the cause decides whether the episode is scored, by the rule of
-``caused_by_model``:
+policy that is evaluated. Of all other failures the cause decides whether the episode is scored (``caused_by_model``):
 
 * **The model** (``StopReason.CRASHED``, scored): while an environment executed the model's action, ``step`` raised, did
   not return within ``step_timeout``, or its process ended by itself (a segmentation fault, an abort, ``os._exit``).
-* **The infrastructure** (``ENV_ERROR``, ``CANCELLED``, unscored): everything else. This
-  includes making and resetting, the engine, cutoffs, a worker that was killed from outside (SIGKILL, SIGTERM), an
-  episode of a lost worker that a new instance does not repeat exactly, malformed results (an observation that is not
-  text, a reward that is not a finite number), and a ``step`` that raised ``OSError`` (``ConnectionError``,
-  ``TimeoutError``, a full disk or too many open files among them), ``ImportError``, an exception of a network client,
-  ``asyncio.CancelledError``, an exception of this library (a sign of a wrong setup), or any exception from the code of
-  a wrapper of this library or Gymnasium, which received a malformed result.
+* **The infrastructure** (``ENV_ERROR``, ``CANCELLED``, unscored): everything else, such as making and resetting, the
+  engine, a worker that was killed from outside, malformed results, whatever fails while an opponent acts
+  (``gym_trl.wrappers.Opponent``), and a ``step`` that raised ``OSError``, ``ImportError``, an exception of a network
+  client or of this library, or any exception from the code of a wrapper of this library or Gymnasium, which received a
+  malformed result.
 
-An ``OSError`` about a name that an action can choose is caused by the model all the same: ``FileNotFoundError``,
-``FileExistsError``, ``PermissionError``, ``IsADirectoryError``, ``NotADirectoryError``, and names that are too long,
-invalid or circular. So is a ``MemoryError``, which a single request that is too large raises. Otherwise a model that is
-about to lose could end its episode unscored.
-
-An environment or a wrapper can override the rule by raising ``ModelFaultError`` or ``InfrastructureError``
+An ``OSError`` about a name that an action can choose (no such file, a directory, no permission) is caused by the model
+all the same, and so is a ``MemoryError``: otherwise a model that is about to lose could end its episode unscored. An
+environment or a wrapper overrides the rule by raising ``ModelFaultError`` or ``InfrastructureError``
 (``raise InfrastructureError("the database is gone") from error``).
 """
 
@@ -183,38 +177,25 @@ def needs(extra: str, what: str) -> Iterator[None]:
 
 
 _INFRASTRUCTURE = (GymTRLError, OSError, ImportError)
-_OF_A_NAME = frozenset(
-    getattr(errno, name)
-    for name in (
-        "ENOENT",
-        "EEXIST",
-        "EACCES",
-        "EPERM",
-        "EISDIR",
-        "ENOTDIR",
-        "ENOTEMPTY",
-        "ENAMETOOLONG",
-        "EINVAL",
-        "ELOOP",
-    )
-)
 _OF_NAMES = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError)
 """Errors about a file name, which an action may have chosen; subclasses of libraries mean something else."""
-_BY_NAME = frozenset(
-    {
-        ("httpx", "TransportError"),
-        ("httpcore", "NetworkError"),
-        ("httpcore", "TimeoutException"),
-        ("websockets", "ConnectionClosed"),
-        ("grpc", "RpcError"),
-        ("aiohttp", "ClientConnectionError"),
-        ("ray", "RayError"),
-        ("asyncio", "CancelledError"),
-        ("gymnasium", "ResetNeeded"),
-    }
+_NUMBERS_OF_NAMES = (
+    *(errno.ENOENT, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR),
+    *(errno.ENOTEMPTY, errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP),
 )
+_CLIENTS = {
+    "aiohttp": ("ClientConnectionError",),
+    "asyncio": ("CancelledError",),
+    "grpc": ("RpcError",),
+    "gymnasium": ("ResetNeeded",),
+    "httpcore": ("NetworkError", "TimeoutException"),
+    "httpx": ("TransportError",),
+    "ray": ("RayError",),
+    "websockets": ("ConnectionClosed",),
+}
 """Package and base class of network clients' exceptions that are not ``OSError``, of a cancelled task, and of a step
 before reset."""
+_WRAPPERS = ("gym_trl.wrappers.", "gymnasium.wrappers.", "gymnasium.utils.")
 
 
 def caused_by_model(error: BaseException) -> bool:
@@ -253,7 +234,7 @@ def is_connection(error: BaseException) -> bool:
 
 
 def _is_of_a_name(error: BaseException) -> bool:
-    return type(error) in _OF_NAMES or (type(error) is OSError and error.errno in _OF_A_NAME)
+    return type(error) in _OF_NAMES or (type(error) is OSError and error.errno in _NUMBERS_OF_NAMES)
 
 
 @contextmanager
@@ -396,14 +377,9 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _is_named(error: BaseException) -> bool:
-    return any((kind.__module__.partition(".")[0], kind.__name__) in _BY_NAME for kind in type(error).__mro__)
-
-
-_WRAPPERS = ("gym_trl.wrappers.", "gymnasium.wrappers.", "gymnasium.utils.")
+    return any(one.__name__ in _CLIENTS.get(one.__module__.partition(".")[0], ()) for one in type(error).__mro__)
 
 
 def _raised_in_a_wrapper(error: BaseException) -> bool:
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return trace is not None and str(trace.tb_frame.f_globals.get("__name__")).startswith(_WRAPPERS)
+    modules = [str(frame.f_globals.get("__name__")) for frame, _ in walk_tb(error.__traceback__)]
+    return bool(modules) and modules[-1].startswith(_WRAPPERS)

@@ -8,7 +8,7 @@ segment begins, which is trained as the model saw it: each segment is a row of t
 from collections.abc import Sequence
 from typing import Any
 
-from gym_trl.chat import Chat
+from gym_trl.chat import Chat, ChatLike
 from gym_trl.errors import ChatTemplateError, ConfigError, check_counts
 from gym_trl.play import Conversation, History
 from gym_trl.types import Message
@@ -40,7 +40,7 @@ def last_turns(count: int) -> History:
     def shorten(shown: Conversation) -> Sequence[Message] | None:
         opening, turns = _opening(shown), _turns(shown)
         played = len(turns) // 2
-        if played <= 2 * count and shown.room >= shown.turn:
+        if played <= 2 * count and shown.room >= shown.tokens_per_turn:
             return None
         keep = count if played > 2 * count else min(count, played // 2)
         while keep and not shown.fits(_shortened(opening, turns, keep)):
@@ -61,7 +61,7 @@ def notes(after: int | None = None, ask: str = ASK) -> History:
     async def shorten(shown: Conversation) -> Sequence[Message] | None:
         opening, turns = _opening(shown), _turns(shown)
         asked = 0 if shown.renders_anew else len(shown.chat.reply(ask, closed=False))
-        if shown.room >= 2 * shown.turn + asked and (after is None or len(turns) < 2 * after):
+        if shown.room >= 2 * shown.tokens_per_turn + asked and (after is None or len(turns) < 2 * after):
             return None
         return _begun(opening, _NOTES + await shown.ask(ask), shown.messages[-1])
 
@@ -90,9 +90,18 @@ def chat_for(tokenizer: Any, history: "History | str | int | None", **options: A
         ChatTemplateError: The template does not continue turn by turn, and no history renders it anew.
     """
     chat = Chat(tokenizer, **options)
-    if chat.refusal and history is None:
-        raise ChatTemplateError(chat.refusal)
+    check_continues(chat, history)
     return chat
+
+
+def check_continues(chat: ChatLike, history: "History | str | int | None") -> None:
+    """Check that a chat continues conversations turn by turn, or that a history renders them anew.
+
+    Raises:
+        ChatTemplateError: Neither.
+    """
+    if (refusal := getattr(chat, "refusal", "")) and history is None:
+        raise ChatTemplateError(refusal)
 
 
 def _opening(shown: Conversation) -> list[Message]:

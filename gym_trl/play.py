@@ -80,13 +80,13 @@ class Conversation:
         return self._room(ids, delta)
 
     @property
-    def turn(self) -> int:
+    def tokens_per_turn(self) -> int:
         """Number of tokens that a response may need."""
         return self.limits.tokens_per_turn or 1
 
     def fits(self, messages: Sequence[Message]) -> bool:
         """Return whether a segment that begins with these messages has room for a response and one more after it."""
-        return self._room(self.chat.open(messages), None) >= 2 * self.turn
+        return self._room(self.chat.open(messages), None) >= 2 * self.tokens_per_turn
 
     async def ask(self, text: str) -> str:
         """Return what the model answers to a text in place of the latest observation; it is trained like a response.
@@ -122,11 +122,11 @@ class Conversation:
         try:
             returned = self.history(self)
             shown = await returned if inspect.isawaitable(returned) else returned
-        except asyncio.CancelledError:
-            raise
         except BaseException as error:
             raise_interrupt(error)
-            if error is self._failure or stops_a_rollout(error):
+            task = asyncio.current_task()
+            cancelled = isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling()
+            if cancelled or error is self._failure or stops_a_rollout(error):
                 raise
             self.episode.stop(StopReason.ENV_ERROR, f"history raised {described(error)}")
             return False
@@ -305,7 +305,7 @@ def _end(episode: Episode, result: StepResult, text: str, *, charged: bool = Fal
     """Show a seat the end of its game, by a text of its own if there is one, and stop its episode."""
     info = {name: value for name, value in result.info.items() if name != "success"}
     successes, texts = info.get("successes"), info.get("observations", {})
-    if result.terminated and successes is not None:
+    if successes is not None:
         info["success"] = bool(successes[episode.seat or 0])
     episode.show(replace(result, observation=texts.get(episode.seat, text), info=info))
     episode.stop(reason_of(result), charged=charged)

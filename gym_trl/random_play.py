@@ -10,12 +10,10 @@ from gymnasium import spaces
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.seeding import derive_seed
 from gym_trl.spaces import AnyText, holds_text
-from gym_trl.text.spaces import holds_numbers, ranges_in, sampler
+from gym_trl.text.samples import holds_numbers, ranges_in, sampler
 from gym_trl.types import Policy
 from gym_trl.wrappers.admissible_actions import listed_actions
-from gym_trl.wrappers.inner import instructions_of
-from gym_trl.wrappers.text_wrapper import TextWrapper
-from gym_trl.wrappers.traits import layer_of, random_policy_of, solver_of
+from gym_trl.wrappers.base import TextWrapper, attribute_of, instructions_of, layer_of
 
 Actor: TypeAlias = Callable[[str, Mapping[str, Any]], str]
 """Function from an observation and its ``info`` to an action."""
@@ -65,7 +63,7 @@ def solver_play(env: TextEnvironment, seed: int = 0) -> Actor:
     >>> solver_play(env)(observation, info)
     '25'
     """
-    make = solver_of(env)
+    make = attribute_of(env, "solver")
     assert make is not None
     policy = make()
     return lambda observation, info: policy(observation)
@@ -94,7 +92,8 @@ def own_random_policy(env: TextEnvironment) -> Callable[[int], Policy] | None:
     >>> own_random_policy(gym.make("TrlEnv/Echo-v0")) is None, own_random_policy(gym.make("CartPole-v1")) is None
     (False, True)
     """
-    return random_policy_of(env)
+    make: Callable[[int], Policy] | None = attribute_of(env, "random_policy")
+    return make
 
 
 def random_policy(env: TextEnvironment, seed: int) -> Policy:

@@ -1,12 +1,16 @@
-"""Derived seeds: the same parts give the same seed on every rank and in every process."""
+"""Derived seeds, the same on every rank and in every process, and separate states of the global generators."""
 
+import random
 from hashlib import blake2b
 from operator import index
+from threading import RLock
 from typing import Any, SupportsIndex
 
+import numpy as np
 from numpy.random import Generator
 
 _SPLITS = {"train": 0, "eval": 1}
+_LOCK = RLock()
 
 
 def derive_seed(*parts: SupportsIndex | str) -> int:
@@ -54,3 +58,42 @@ def generator_key(generator: Generator) -> tuple[int, int, int]:
     """
     state: Any = generator.bit_generator.state
     return state["state"]["state"], state["has_uint32"], state["uinteger"]
+
+
+class OwnGlobalRandom:
+    """Context manager that replaces the state of Python's and NumPy's global generators by its own.
+
+    >>> own = OwnGlobalRandom(seed=0)
+    >>> random.seed(5)
+    >>> with own:
+    ...     first = random.random()
+    >>> with own:
+    ...     second = random.random()
+    >>> random.random() == random.Random(5).random()
+    True
+    >>> [first, second] == [rng.random() for rng in [random.Random(0)] for _ in range(2)]
+    True
+
+    Many environments seed and draw from the global generators: interleaved, they would draw each other's numbers and
+    overwrite the trainer's state. The state is kept from block to block. Only one block at a time runs in a process.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._own: tuple[Any, Any] = random.Random(seed).getstate(), np.random.RandomState(seed % 2**32).get_state()
+        self._outside: list[tuple[Any, Any]] = []
+
+    def __enter__(self) -> None:
+        """Save the global states and set this object's."""
+        _LOCK.acquire()
+        self._outside.append(self._swapped(self._own))
+
+    def __exit__(self, *raised: object) -> None:
+        """Keep this object's states and restore the global ones."""
+        self._own = self._swapped(self._outside.pop())
+        _LOCK.release()
+
+    def _swapped(self, states: tuple[Any, Any]) -> tuple[Any, Any]:
+        before = random.getstate(), np.random.get_state()
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        return before

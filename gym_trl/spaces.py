@@ -18,10 +18,6 @@ MAX_LENGTH = 65_536
 
 _SAMPLE_LENGTH = 16
 _PRINTABLE = 0x20, 0x7F
-# Printable ASCII, characters that encodings may fail on (NUL, lone surrogates, noncharacters), and all others.
-_FUZZ_RANGES = (_PRINTABLE, (0x00, 0x20), (0xA0, 0x600), (0x4E00, 0xA000), (0xD800, 0xE000), (0x10000, 0x110000))
-_FUZZ_WEIGHTS = (0.6, 0.05, 0.15, 0.1, 0.02, 0.08)
-
 # UTF-8 needs at most this many bytes per character, so every text of a space fits its slot.
 _BYTES_PER_CHARACTER = 4
 _SHARED_BYTES_LIMIT = 2**32
@@ -51,7 +47,7 @@ class AnyText(spaces.Space[str]):
     >>> space
     AnyText(max_length=5)
 
-    Samples are short texts of printable ASCII characters; they are not uniform. ``fuzz`` draws from all characters.
+    Samples are short texts of printable ASCII characters; they are not uniform.
 
     A flattened text (Gymnasium's ``FlattenObservation``) is an array of ``max_length`` code points, padded with
     0x110000, which is not a code point: 256 KiB by default.
@@ -91,18 +87,6 @@ class AnyText(spaces.Space[str]):
         rng = self.np_random
         length = rng.integers(min(self.max_length, _SAMPLE_LENGTH) + 1)
         return "".join(map(chr, rng.integers(*_PRINTABLE, size=length)))
-
-    def fuzz(self) -> str:
-        """Sample a text of at most 16 characters of all kinds, also ones that ``print`` and encodings may fail on.
-
-        >>> space = AnyText(seed=0)
-        >>> all(text.isprintable() for text in [space.fuzz() for _ in range(100)])
-        False
-        """
-        rng = self.np_random
-        length = rng.integers(min(self.max_length, _SAMPLE_LENGTH) + 1)
-        ranges = rng.choice(len(_FUZZ_RANGES), size=length, p=_FUZZ_WEIGHTS)
-        return "".join(chr(rng.integers(*_FUZZ_RANGES[index])) for index in ranges)
 
     def to_jsonable(self, sample_n: Iterable[str]) -> list[str | list[int]]:
         """Return texts as JSON values; those with surrogates, which JSON would combine, become lists of code points."""

@@ -16,9 +16,9 @@ from typing import Any, Literal, NamedTuple, Unpack
 
 from gym_trl.errors import ConfigError, check_counts, needs
 from gym_trl.evaluation import Evaluation
+from gym_trl.grpo.alarms import check_temperature
 from gym_trl.grpo.credit import find_estimator
 from gym_trl.grpo.generation_check import check_generation
-from gym_trl.grpo.rollout_func import check_temperature
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.trl_versions import settings_of_trl
 from gym_trl.players import PRETRAINED, fast_dtype, find_model, load_model

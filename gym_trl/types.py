@@ -225,6 +225,10 @@ UNNAMED = StateName()
 """State without a name, where state keys are off."""
 
 
+LARGEST = (2 - 2**-23) * 2.0**127
+"""Largest reward, and return of an episode, that counts: that of a 32-bit float, with which trainers compute."""
+
+
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """Result of an environment's reset or step."""
@@ -239,7 +243,7 @@ class StepResult:
     declares_success: bool = False
     """The environment declares success (its attribute of this name); set at reset only."""
     loss_return: float = 0.0
-    """Return of an episode that is lost (``gym_trl.wrappers.loss_return``); set at reset only."""
+    """Return of an episode that is lost (``gym_trl.wrappers.turn_limit``); set at reset only."""
     state: StateName = UNNAMED
     """Names of the state after it."""
     markov_keys: bool = False

@@ -1,4 +1,4 @@
-"""Checks of the functions that a user gives for an environment, by one reset and one step of it."""
+"""Checks of the functions that a user gives for an environment, by one reset of it."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,14 +19,12 @@ from gym_trl.errors import (
 )
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.kinds import load_function
-from gym_trl.random_play import played_space, random_play
+from gym_trl.random_play import random_play
+from gym_trl.seeding import OwnGlobalRandom
 from gym_trl.spaces import holds, holds_text
-from gym_trl.wrappers.admissible_actions import listed_actions
 from gym_trl.wrappers.as_text import TextAction
-from gym_trl.wrappers.own_global_random import OwnGlobalRandom
-from gym_trl.wrappers.parse_action import action_writer
+from gym_trl.wrappers.base import layer_of
 from gym_trl.wrappers.state_key import as_text_key
-from gym_trl.wrappers.traits import has_policies, layer_of, layers_of, solver_of
 
 
 class _Contract(NamedTuple):
@@ -45,7 +43,7 @@ def _is_key(value: Any) -> bool:
 
 _CONTRACTS = {
     "observe": _Contract(("observation", "info"), "text", lambda value: isinstance(value, str)),
-    "act": _Contract(("text",), "an action", lambda value: True),  # of a space, see _check_act
+    "act": _Contract(("text",), "an action", lambda value: True),  # of a space, see try_functions
     "success": _Contract(
         ("info", "return"), "True, False or None", lambda value: value is None or isinstance(value, bool | np.bool_)
     ),
@@ -89,9 +87,9 @@ def watched(name: str, function: Callable[..., Any] | str) -> Callable[..., Any]
         ...
     gym_trl.errors.ConfigError: success must return True, False or None, got float 7.0 from <function ...>
 
-    An exception of it is an error of the option, too, but for what ``act`` and ``state_key`` raise, and for what the
-    infrastructure caused (``gym_trl.errors``). A call without an observation, or with an ``info`` that is no mapping,
-    is a fault of the environment, and not checked.
+    What ``observe`` raises is an error of the option, too, but for what the infrastructure caused
+    (``gym_trl.errors``). A call without an observation, or with an ``info`` that is no mapping, is a fault of the
+    environment, and not checked.
 
     Args:
         name: Name of the option: ``observe``, ``act``, ``success`` or ``state_key``.
@@ -111,8 +109,7 @@ def watched(name: str, function: Callable[..., Any] | str) -> Callable[..., Any]
             returned = called(*arguments)
         except BaseException as error:
             raise_interrupt(error)
-            own = sound and name in ("observe", "success") and not isinstance(error, GymTRLError)
-            if own and caused_by_model(error):  # not by a server, a file or a package that is missing
+            if sound and name == "observe" and not isinstance(error, GymTRLError) and caused_by_model(error):
                 raise ConfigError(f"{name} raised {described(error)}, in {called!r:.100}") from error
             raise
         if sound and not contract.accepts(returned):
@@ -127,42 +124,37 @@ def _wrong(name: str, wanted: str, returned: Any, function: Callable[..., Any]) 
     return ConfigError(f"{name} must return {wanted}, got {got} from {function!r:.100}")
 
 
-def probe_functions(
+def try_functions(
     env: TextEnvironment, *, act: Callable[[str], Any] | None = None, success: Callable[..., Any] | None = None
 ) -> None:
-    """Reset an environment whose functions are ``watched``, and step it once.
+    """Reset an environment whose functions are ``watched``, and call those that a reset does not.
 
-    What the environment itself raises is left to the first rollout, which counts it. The step plays an action of the
-    environment's solver, otherwise of random play. A text that nothing declares to be an action is not played: it may
-    be a command, which would be executed. The global random generators are not changed.
+    What the environment itself raises is left to the first rollout, which counts it, and so is what ``act`` and
+    ``success`` raise. The global random generators are not changed.
 
     Args:
         env: The environment; afterwards it is in the middle of an episode.
-        act: The user's function from text to an action, which is called with the text that is played.
-        success: The user's definition of success, which is called with the last ``info`` and the return so far. What
-            it raises in the middle of an episode is ignored.
+        act: The user's function from text to an action, which is called with a text of random play.
+        success: The user's definition of success, which is called with the ``info`` of the reset and a return of 0.
 
     Raises:
-        ConfigError: A function returned what it must not, or raised.
+        ConfigError: A function returned what it must not, or ``observe`` raised.
     """
-    info: Any = None
-    total = 0.0
-    with OwnGlobalRandom(0):
-        with left_to_the_rollout():
-            observation, info = env.reset(seed=0)
-            text, is_legal = _choose(env, observation, info)
-            if act is not None:
-                _check_act(env, act, text)
-            if is_legal and (response := _response(env, text)) is not None:
-                _, reward, _, _, info = env.step(response)
-                total = float(reward)
-        if success is None or not isinstance(info, Mapping):
-            return
-        declared = None
-        with failures_ignored():
-            declared = success(info, total)
-        if not _CONTRACTS["success"].accepts(declared):
-            raise _wrong("success", _CONTRACTS["success"].returns, declared, success)
+    with OwnGlobalRandom(0), left_to_the_rollout():
+        observation, info = env.reset(seed=0)
+        if act is not None and (reader := layer_of(env, TextAction)) is not None:
+            space, made, returned = reader.env.action_space, None, False
+            with failures_ignored():
+                made, returned = act(random_play(env, 0)(observation, info)), True
+            if returned and not (isinstance(made, str) if holds_text(space) else holds(space, made)):
+                wanted = f"an action of {space!s:.100}, or raise ValueError for a text that is none"
+                raise _wrong("act", wanted, made, act)
+        if success is not None and isinstance(info, Mapping):
+            declared = None
+            with failures_ignored():
+                declared = success(info, 0.0)
+            if not _CONTRACTS["success"].accepts(declared):
+                raise _wrong("success", _CONTRACTS["success"].returns, declared, success)
 
 
 @contextmanager
@@ -174,42 +166,3 @@ def left_to_the_rollout() -> Iterator[None]:
         raise_interrupt(error)
         if stops_a_rollout(error):
             raise
-
-
-def _choose(env: TextEnvironment, observation: str, info: Mapping[str, Any]) -> tuple[str, bool]:
-    """Return a text to play, and whether the environment declares it to be an action."""
-    layers = layers_of(env)
-    with failures_ignored():
-        if (solver := solver_of(env)) is not None:
-            return solver()(observation), True
-    text = ""
-    with failures_ignored():
-        text = random_play(env, 0)(observation, info)
-    reader = layer_of(env, TextAction)
-    takes = played_space(env) if reader is None else reader.env.action_space
-    owners = [layer for layer in layers if not isinstance(layer, TextAction)]
-    declares = any(map(has_policies, owners))
-    return text, bool(text) and (declares or not holds_text(takes) or bool(listed_actions(env, info)))
-
-
-def _response(env: TextEnvironment, action: str) -> str | None:
-    """Return a response with this action; ``None`` if the action format cannot express it."""
-    write = action_writer(env)
-    try:
-        return write(action)
-    except ConfigError:
-        return None
-
-
-def _check_act(env: TextEnvironment, act: Callable[[str], Any], text: str) -> None:
-    """Check that a text becomes an action; one that raises is no action, as far as is known."""
-    if (reader := layer_of(env, TextAction)) is None:
-        return
-    try:
-        made = act(text)
-    except BaseException as error:
-        raise_interrupt(error)
-        return
-    space = reader.env.action_space
-    if not (isinstance(made, str) if holds_text(space) else holds(space, made)):
-        raise _wrong("act", f"an action of {space!s:.100}, or raise ValueError for a text that is none", made, act)

@@ -11,7 +11,6 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from gym_trl.errors import ActionTypeError, ConfigError, check_counts
 from gym_trl.spaces import AnyText
 
-Maker = Callable[[], gym.Env[Any, Any]]
 EnvWrapper = Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]
 
 
@@ -36,14 +35,16 @@ class TextVectorEnv(VectorWrapper):
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
-        if getattr(env.unwrapped, "shared_memory", False) and _holds_text(env.single_observation_space, spaces.Text):
+        if getattr(env.unwrapped, "shared_memory", False) and _holds_text(env.single_observation_space):
             raise ConfigError("Gymnasium's shared memory returns wrong texts: make the vector with shared_memory=False")
         super().__init__(env)
+        self._shows_text = isinstance(env.single_observation_space, AnyText | spaces.Text)
+        self._takes_text = isinstance(env.single_action_space, AnyText | spaces.Text)
 
     @classmethod
     def make(
         cls,
-        env: str | Maker,
+        env: str | Callable[..., gym.Env[Any, Any]],
         num_envs: int = 1,
         *,
         vectorization_mode: str = "sync",
@@ -53,16 +54,6 @@ class TextVectorEnv(VectorWrapper):
     ) -> "TextVectorEnv":
         """Return a vector of environments of an id, or of a function that makes one.
 
-        >>> import random
-        >>> class Die(gym.Env):
-        ...     observation_space = action_space = spaces.Text(9)
-        ...     def reset(self, *, seed=None, options=None):
-        ...         return f"rolled {random.Random(seed).randint(1, 6)}", {}
-        >>> with_text = TextVectorEnv.make(Die, 2, vectorization_mode="async")
-        >>> with_text.reset(seed=1)[0]
-        ('rolled 2', 'rolled 1')
-        >>> with_text.close()
-
         Args:
             env: An id, or a function that makes an environment.
             num_envs: Number of environments.
@@ -71,13 +62,13 @@ class TextVectorEnv(VectorWrapper):
             wrappers: Wrappers of each environment, from the inside to the outside.
             options: Arguments of the environment.
         """
-        if vectorization_mode not in ("sync", "async"):
-            raise ConfigError(f'vectorization_mode must be "sync" or "async", got {vectorization_mode!r}')
         makers = [partial(_make, env, wrappers, options)] * num_envs
         if vectorization_mode == "sync":
             return cls(SyncVectorEnv(makers, autoreset_mode=autoreset_mode))
+        if vectorization_mode != "async":
+            raise ConfigError(f'vectorization_mode must be "sync" or "async", got {vectorization_mode!r}')
         probe = makers[0]()
-        shared = not _holds_text(probe.observation_space, spaces.Text)
+        shared = not _holds_text(probe.observation_space)
         probe.close()
         return cls(AsyncVectorEnv(makers, autoreset_mode=autoreset_mode, shared_memory=shared))
 
@@ -101,7 +92,7 @@ class TextVectorEnv(VectorWrapper):
                 raise ConfigError(f"with group_size, seed must be one number, got {seed!r}")
             seed = [seed + place // group_size for place in range(self.num_envs)]
         observations, infos = self.env.reset(seed=seed, options=options)  # type: ignore[arg-type]  # it takes lists
-        return self._texts(observations), infos
+        return tuple(map(str, observations)) if self._shows_text else observations, infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Execute an action in every environment.
@@ -112,36 +103,23 @@ class TextVectorEnv(VectorWrapper):
         """
         if isinstance(actions, str) or len(actions) != self.num_envs:
             raise ConfigError(f"step needs one action for each of {self.num_envs} environments, got {actions!r:.80}")
-        if isinstance(self.single_action_space, AnyText | spaces.Text):
-            actions = tuple(actions)
-            for place, action in enumerate(actions):
-                if not isinstance(action, str):
-                    raise ActionTypeError(
-                        f"environment {place} takes text, got {type(action).__name__}: {action!r:.80}"
-                    )
-        observations, *rest = self.env.step(actions)
-        return self._texts(observations), *rest
-
-    def _texts(self, observations: Any) -> Any:
-        """Return observations that are texts as a tuple of texts, in every mode; others as they are."""
-        is_text = isinstance(self.single_observation_space, AnyText | spaces.Text)
-        return tuple(map(str, observations)) if is_text else observations
+        if self._takes_text and not all(isinstance(action, str) for action in actions):
+            raise ActionTypeError(f"these environments take texts, got {actions!r:.80}")
+        observations, *rest = self.env.step(tuple(actions) if self._takes_text else actions)
+        return tuple(map(str, observations)) if self._shows_text else observations, *rest
 
 
-def _make(env: str | Maker, wrappers: Sequence[EnvWrapper], options: dict[str, Any]) -> gym.Env[Any, Any]:
+def _make(
+    env: str | Callable[..., gym.Env[Any, Any]], wrappers: Sequence[EnvWrapper], options: dict[str, Any]
+) -> gym.Env[Any, Any]:
     made = gym.make(env, **options) if isinstance(env, str) else env(**options)
     for wrapper in wrappers:
         made = wrapper(made)
     return made
 
 
-def _holds_text(space: spaces.Space[Any], kind: type) -> bool:
-    """Return whether a space, or a part of it, is of a kind."""
-    parts: Sequence[Any] = ()
-    if isinstance(space, spaces.Dict):
-        parts = list(space.values())
-    elif isinstance(space, spaces.Tuple | spaces.OneOf):
-        parts = space.spaces
-    elif isinstance(space, spaces.Sequence):
-        parts = [space.feature_space]
-    return isinstance(space, kind) or any(_holds_text(part, kind) for part in parts)
+def _holds_text(space: Any) -> bool:
+    """Return whether a space, or a part of it, is Gymnasium's text."""
+    parts = space.values() if isinstance(space, spaces.Dict) else getattr(space, "spaces", ())
+    parts = [space.feature_space] if isinstance(space, spaces.Sequence) else parts
+    return isinstance(space, spaces.Text) or any(map(_holds_text, parts))

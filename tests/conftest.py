@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from support.chat_server import Answer, ChatServer
     from support.viewer_runs import Look
 
+PACKAGES = {"vllm": "vllm", "ray": "ray"}
+"""Packages without which tests with a mark are skipped."""
 NEEDS_MORE = {"vllm", "ray", "external", "browser", "openenv", "eval_protocol", "code", "lm"}
 """Marks of tests that need more than `make setup` installs, and are therefore in the full lane."""
 
@@ -54,6 +56,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if isinstance(item, pytest.DoctestItem) and _runs_programs(item):
             item.add_marker("code")
+        for mark, package in PACKAGES.items():
+            if item.get_closest_marker(mark) and find_spec(package) is None:
+                item.add_marker(pytest.mark.skip(reason=f"{package} is not installed: make test-full does it on Linux"))
         runs_programs = item.get_closest_marker("code") or "CodeAgent" in item.nodeid
         if runs_programs and (problem := bubblewrap_problem()) is not None:
             item.add_marker(pytest.mark.skip(reason=f"programs run in bubblewrap, and {problem}"))

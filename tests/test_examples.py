@@ -2,7 +2,6 @@
 
 import re
 import runpy
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -30,7 +29,6 @@ def logged(printed, name):
 
 
 @pytest.mark.vllm
-@pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: make test-full does it on Linux")
 def test_with_vllm_colocated(options, tmp_path):
     printed = vllm_run.run(EXAMPLES / "train_vllm_colocate.py", *options, "--vllm_max_model_length=512")
     assert logged(printed, "env/unscored") == [0, 0]

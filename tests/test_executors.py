@@ -7,11 +7,11 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -20,6 +20,7 @@ import numpy as np
 import psutil
 import pytest
 
+from gym_trl import bases
 from gym_trl.bases import run
 from gym_trl.errors import ConfigError, MissingDependencyError, caused_by_model, described
 from gym_trl.executors import thread
@@ -31,11 +32,10 @@ from gym_trl.play import Limits
 from gym_trl.rollout import rollout
 from gym_trl.testing import ByteChat, FaultyEngine, FaultyEnv, ScriptedEngine
 from gym_trl.testing.faults import EXCEPTIONS, MALFORMED, FailingEnv
-from gym_trl.types import EnvFailure, StepResult, StopReason, Task
+from gym_trl.types import EnvFailure, StepResult, StopReason, Task, UnfinishedResponse
 
-on_ray = [pytest.mark.ray, pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")]
 elsewhere = pytest.mark.processes
-IN_PROCESSES = [pytest.param("process", marks=elsewhere), pytest.param("ray", marks=[elsewhere, *on_ray])]
+IN_PROCESSES = [pytest.param("process", marks=elsewhere), pytest.param("ray", marks=[elsewhere, pytest.mark.ray])]
 WITH_WORKERS = ["thread", *IN_PROCESSES]
 EVERYWHERE = ["inline", *WITH_WORKERS]
 
@@ -102,7 +102,11 @@ def failures(executor: str) -> list[tuple[str, str]]:
     """Return all places and failures of an executor."""
     ends = {"inline": (), "thread": ("hang",)}.get(executor, ("hang", "exit"))
     found = [("step", one) for one in (*EXCEPTIONS, *MALFORMED, *ends)]
-    found += [("reset", one) for one in (*EXCEPTIONS, *MALFORMED, *ends) if not one.startswith("reward")]
+    found += [
+        ("reset", one)
+        for one in (*EXCEPTIONS, *MALFORMED, *ends)
+        if not one.startswith(("reward", "terminated", "truncated"))
+    ]
     places = ("make", "instructions", "declares_success", "close", "render", "optimal_return")
     return found + [(place, one) for place in places for one in EXCEPTIONS]
 
@@ -204,13 +208,37 @@ def test_an_interrupt_passes_through(executor, pool_of):
         play(pool, {"a": [Task("Interrupted", 0), "on"]})
 
 
+@pytest.mark.parametrize("hangs", [False, True])
+def test_an_interrupt_in_a_notebook_ends_a_rollout_there_also_one_that_hangs(hangs, monkeypatch):
+    """The environment is stepped in another thread than the one that Ctrl-C interrupts."""
+    monkeypatch.setattr(bases, "CLOSE_S", 0.2)
+    ended, never = threading.Event(), threading.Event()
+
+    async def interrupted() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            never.wait() if hangs else await asyncio.sleep(3600)
+        finally:
+            ended.set()
+
+    async def cell() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            run(interrupted())
+
+    with closing(asyncio.new_event_loop()) as loop:
+        loop.run_until_complete(cell())
+    assert ended.is_set() is not hangs
+    never.set()
+    ended.wait()
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # The same episodes everywhere
 # ---------------------------------------------------------------------------------------------------------------------
 
 
 def trajectories(pool: EnvPool) -> dict[str, list[Result]]:
-    words = ["25", "left", "down", "30", "e", "5", "1 1"]
+    words = ["25", UnfinishedResponse("30"), "left", "down", "30", "e", "5", "1 1"]
     calls: dict[str, list[Task | str]] = {}
     for number, game in enumerate(["GuessNumber", "FrozenLake", "LightsOut", "KuhnPoker"] * 6):
         calls[str(number)] = [Task(f"TrlEnv/{game}-v0", number), *words]
@@ -219,12 +247,13 @@ def trajectories(pool: EnvPool) -> dict[str, list[Result]]:
 
 @pytest.mark.parametrize("executor", WITH_WORKERS)
 def test_equal_seeds_and_actions_give_equal_episodes_in_every_executor(executor, pool_of):
-    """Law 7."""
+    """Laws 7, and 19: half an action is none, wherever it is not executed."""
     random.seed(1)
     np.random.seed(1)
     with InlinePool(gym.make) as pool:
         before = random.getstate(), pickle.dumps(np.random.get_state())
         here = trajectories(pool)
+        assert all(results[2].info["action_cut"] for results in here.values() if len(results) > 2)
         assert (random.getstate(), pickle.dumps(np.random.get_state())) == before
     random.seed(2)
     np.random.seed(2)
@@ -416,7 +445,12 @@ class Obedient(gym.Env[str, str]):
                 return "x" * int(size), 0.0, False, False, {}
             case ["derive"]:
                 own = type("Own", (str,), {})("mine")
-                info |= {"board": object(), own: np.float64(0.5), "to": {"a": [own, (StopReason.ENDED, np.int64(2))]}}
+                info |= {
+                    "board": object(),
+                    own: np.longdouble(0.5),
+                    "to": {"a": [own, (StopReason.ENDED, np.int64(2))]},
+                }
+                info |= {"complex": np.clongdouble(1)}
                 return own, 0.0, False, False, info
         return str(os.getpid()), 1.5, False, False, info
 
@@ -516,7 +550,8 @@ def test_a_python_process_runs_no_module_of_the_working_directory_and_raises_wha
     [
         {"executor": "fork"},
         {"workers": 4},
-        {"step_timeout": 4},
+        {"step_timeout": 4},  # nothing in the calling thread could keep it
+        {"reset_timeout": 4},
         {"executor": "process", "workers": 0},
         {"executor": "thread", "step_timeout": 0},
         {"executor": "ray", "reset_timeout": -1},
@@ -535,6 +570,6 @@ def test_without_ray_it_is_said_how_to_install_it(monkeypatch):
 
 
 def test_an_executor_of_ones_own_is_a_function_that_makes_a_pool():
-    own = partial(EXECUTORS["thread"].pool, workers=1)
+    own = partial(EXECUTORS["thread"], workers=1)
     with make_pool(gym.make, executor=own) as pool:
         assert isinstance(once(pool, Task("TrlEnv/Echo-v0", 0)), StepResult)

@@ -152,8 +152,12 @@ def test_what_cannot_be_shortened_enough_ends_the_episode(history: Any) -> None:
 
 
 def test_a_history_that_fails_leaves_the_episode_unscored_and_one_that_returns_nonsense_is_refused() -> None:
-    episode, _ = play(lambda shown: shown.messages[99])
-    assert (episode.stop_reason, episode.scored) == (StopReason.ENV_ERROR, False)
+    async def cancelled(shown: Any) -> Any:
+        raise asyncio.CancelledError
+
+    for fails in (lambda shown: shown.messages[99], cancelled):
+        episode, _ = play(fails)
+        assert (episode.stop_reason, episode.scored) == (StopReason.ENV_ERROR, False)
     for nonsense in ([], ["text"], 7):
         with pytest.raises(ConfigError, match="history"):
             play(lambda shown, returned=nonsense: returned)

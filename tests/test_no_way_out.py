@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from support.games import IDS, SEATS, game_class
 
+from gym_trl.errors import ConfigError
 from gym_trl.executors import InlinePool
 from gym_trl.executors.step import take_step as take
 from gym_trl.rollout import Episode, Limits, rollout, run
@@ -24,7 +25,7 @@ from gym_trl.wrappers import (
     TurnLimit,
     as_text,
 )
-from gym_trl.wrappers.loss_return import loss_return_of
+from gym_trl.wrappers.turn_limit import loss_return_of
 
 CHAT = ByteChat()
 UNLIMITED = "TrlEnv/ConnectFour-v0", "TrlEnv/TicTacToe-v0"
@@ -200,3 +201,11 @@ def test_a_penalty_of_every_turn_counts_the_turns_of_the_smallest_limit():
     env = TurnLimit(StepPenalty(Declares(), 0.5), 4)
     env.reset()
     assert loss_return_of(env) == loss_return_of(StepPenalty(TurnLimit(Declares(), 4), 0.5)) == -9.0
+
+
+@pytest.mark.parametrize("declared", [float("nan"), float("inf"), float("-inf")])
+def test_a_loss_that_is_no_finite_number_is_refused_by_its_name(declared):
+    foreign = Foreign()
+    foreign.loss_return = declared
+    with pytest.raises(ConfigError, match="loss_return"):
+        play(TurnLimit(foreign, 4), 0, ["a"])

@@ -110,10 +110,11 @@ def test_every_episode_obeys_the_laws_of_ids_worth_and_success(
         worth = min(paid, begun.loss_return) if reason.cut_off else paid
         assert episode.episode_return == pytest.approx(worth)
         assert [turn.reward for turn in episode.turns][:-1] == [one.reward for one in steps_taken][: len(actions) - 1]
-        # Law 13: success is what the last step declares; where any declares it, what does not has failed.
+        # Law 13: success is what the last step declares; where any does, what does not, or is cut off, has failed.
         declares = begun.declares_success or any("success" in one.info for one in steps_taken)
         last = steps_taken[-1].info if failure is None and steps_taken else {}
-        assert episode.success is last.get("success", False if declares else None)
+        declared = last.get("success", False if declares else None)
+        assert episode.success is (declared and not reason.cut_off)
     else:
         assert (episode.episode_return, episode.success) == (None, None)
 

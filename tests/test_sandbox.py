@@ -284,7 +284,7 @@ def test_a_sandbox_is_refused_where_bubblewrap_is_missing_or_a_limit_is_not_posi
             SandboxLimits(**{name: -1})
     monkeypatch.setenv("PATH", "/nowhere")
     bubblewrap_problem.cache_clear()
-    with pytest.raises(ConfigError, match="apt-get install bubblewrap"):
+    with pytest.raises(ConfigError):
         Sandbox()
     bubblewrap_problem.cache_clear()
 

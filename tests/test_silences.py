@@ -136,10 +136,14 @@ def test_an_evaluation_without_tasks_or_of_parts_of_groups_is_refused_when_the_t
         made(tmp_path, Fair, num_eval_tasks=2, grpo={"num_generations_eval": 4, "per_device_eval_batch_size": 2})
 
 
-def test_an_evaluation_whose_batch_no_group_of_training_fits_has_smaller_groups(tmp_path: Path) -> None:
-    trainer = made(tmp_path, Fair, num_eval_tasks=3, grpo={"num_generations": 4, "per_device_eval_batch_size": 2})
+@pytest.mark.parametrize(("group", "batch"), [(4, 2), (16, 8)])  # 8 is TRL's default
+def test_an_evaluation_whose_batch_no_group_of_training_fits_has_smaller_groups(
+    tmp_path: Path, group: int, batch: int
+) -> None:
+    grpo = {"num_generations": group, "per_device_train_batch_size": group, "per_device_eval_batch_size": batch}
+    trainer = made(tmp_path, Fair, num_eval_tasks=3, grpo=grpo)
     assert trainer.evaluate()["eval_env/unscored"] == 0.0
-    assert trainer.num_generations_eval == 2
+    assert trainer.num_generations_eval == batch
 
 
 @pytest.mark.parametrize("stock", [False, True], ids=["ours", "stock"])

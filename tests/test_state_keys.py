@@ -1,5 +1,6 @@
 """State keys, from an environment and its wrappers to the episode that a trainer receives."""
 
+from collections.abc import Callable
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -12,7 +13,7 @@ from hypothesis import given, strategies as st
 from gym_trl.envs.kuhn_poker import KuhnPoker
 from gym_trl.envspec import EnvSpec
 from gym_trl.errors import ConfigError
-from gym_trl.executors.make import make_pool
+from gym_trl.executors.make import ExecutorConfig, make_pool
 from gym_trl.rollout import Episode, rollout, run
 from gym_trl.spaces import AnyText
 from gym_trl.testing import ByteChat, ScriptedEngine
@@ -128,50 +129,35 @@ def test_a_turn_that_crashes_has_a_key_before_it() -> None:
     assert keys(result) == ("0", "-1")
 
 
-class TestTheHistory:
-    def test_is_the_key_of_an_environment_without_one(self) -> None:
-        one, same, other = (played(auto(Nameless, turn_limit=3), *said) for said in (("left",), ("left",), ("right",)))
-        assert keys(one) == keys(same)
-        assert not one.markov_keys
-        assert keys(one)[0] == keys(other)[0]
-        assert not set(keys(one)[1:]) & set(keys(other)[1:])
-
-    def test_includes_the_task(self) -> None:
-        env = StateKey(Nameless())
-        names = set()
-        for seed, options in ((1, {}), (2, {}), (1, {"level": 2})):
-            env.reset(seed=seed, options=options)
-            names.add(env.state.key)
-        assert len(names) == 3
+def test_the_history_is_the_key_of_an_environment_without_one() -> None:
+    one, same, other = (played(auto(Nameless, turn_limit=3), *said) for said in (("left",), ("left",), ("right",)))
+    assert keys(one) == keys(same)
+    assert not one.markov_keys
+    assert keys(one)[0] == keys(other)[0]
+    assert not set(keys(one)[1:]) & set(keys(other)[1:])
+    env, tasks = StateKey(Nameless()), [(1, {}), (2, {}), (1, {"level": 2})]
+    assert len({env.reset(seed=seed, options=options) and env.state.key for seed, options in tasks}) == 3
 
 
-class TestAKeyOfTheUser:
-    def test_replaces_the_declared_one(self) -> None:
-        result = played(EnvSpec(Line, state_key=doubled, action_format=None), "right")
-        assert (keys(result), result.markov_keys) == (("0", "2", "4"), False)
-
-    def test_is_refused_before_the_first_step_if_it_does_not_exist_or_raises(self) -> None:
-        with pytest.raises(ConfigError, match="names no function"):
-            EnvSpec.of_options(Line, {"state_key": "nowhere:key"})
-        with pytest.raises(ConfigError, match=r"state_key for .* raised AttributeError"):
-            EnvSpec(Line, state_key=lambda env: env.nothing).probe(make_config())
+def test_a_key_of_the_users_replaces_the_declared_one() -> None:
+    result = played(EnvSpec(Line, state_key=doubled, action_format=None), "right")
+    assert (keys(result), result.markov_keys) == (("0", "2", "4"), False)
 
 
-def make_config() -> Any:
-    """Return the default executor."""
-    from gym_trl.executors.make import ExecutorConfig
-
-    return ExecutorConfig()
-
-
-class TestAKeyThatIsNotHashable:
-    def test_is_refused_by_name_before_the_first_step(self) -> None:
-        with pytest.raises(ConfigError, match=r"a state key must be hashable .* got list: \[0\]"):
-            auto(partial(Line, key=lambda position: [position])).probe(make_config())
-
-    def test_stops_the_rollout_in_the_middle_of_an_episode(self) -> None:
-        with pytest.raises(ConfigError, match=r"a state key must be hashable"):
-            played(auto(partial(Line, key=lambda position: [position] if position == 2 else position)), "right")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: EnvSpec.of_options(Line, {"state_key": "nowhere:key"}),
+        lambda: EnvSpec(Line, state_key=lambda env: env.nothing).probe(ExecutorConfig()),
+        lambda: auto(partial(Line, key=lambda position: [position])).probe(ExecutorConfig()),
+        lambda: played(auto(partial(Line, key=lambda position: [position] if position == 2 else position)), "right"),
+    ],
+    ids=["no function", "raises", "not hashable", "not hashable later"],
+)
+def test_a_key_that_cannot_be_is_refused(make: Callable[[], Any]) -> None:
+    """Law 22."""
+    with pytest.raises(ConfigError):
+        make()
 
 
 class Colour(Enum):
@@ -180,72 +166,76 @@ class Colour(Enum):
     RED = 1
 
 
-class TestTheTextOfAKey:
-    @pytest.mark.parametrize("key", [Colour.RED, {"a": 1}, [1], (1, [2]), object(), np.zeros(3), {1, 2}])
-    def test_is_refused_for_what_differs_between_processes_or_is_not_hashable(self, key: Any) -> None:
-        with pytest.raises(ConfigError, match="a state key must be hashable"):
-            as_text_key(key)
-
-    def test_of_a_set_does_not_depend_on_its_order(self) -> None:
-        words = [f"word {number}" for number in range(99)]
-        assert as_text_key(frozenset(words)) == as_text_key(frozenset(reversed(words)))
-
-    plain = st.recursive(
-        st.integers() | st.text() | st.booleans() | st.none() | st.floats(allow_nan=False),
-        lambda inner: st.lists(inner, max_size=4).map(tuple),
-    )
-
-    @given(plain, plain)
-    def test_is_equal_if_and_only_if_keys_are_written_alike(self, one: Any, other: Any) -> None:
-        assert (as_text_key(one) == as_text_key(other)) == (repr(one) == repr(other))
-        assert len(as_text_key(one)) <= 48
+@pytest.mark.parametrize("key", [Colour.RED, {"a": 1}, [1], (1, [2]), object(), np.zeros(3), {1, 2}])
+def test_the_text_of_a_key_is_refused_for_what_differs_between_processes_or_is_not_hashable(key: Any) -> None:
+    with pytest.raises(ConfigError):
+        as_text_key(key)
 
 
-class TestAWrapper:
-    def test_adds_what_it_keeps_and_the_turns_that_are_left(self) -> None:
-        env = StateKey(SuccessReward(TurnLimit(ParseAction(Line(), "plain", end_after=3), 5)))
-        env.reset(seed=0)
-        assert env.state == ("((0, False, (0, 0)), 5)", "(0, False, (0, 0))", 5)
-        env.step("left")
-        assert env.state == ("((-1, False, (0, 0)), 4)", "(-1, False, (0, 0))", 4)
+def test_the_text_of_a_key_of_a_set_does_not_depend_on_its_order() -> None:
+    words = [f"word {number}" for number in range(99)]
+    assert as_text_key(frozenset(words)) == as_text_key(frozenset(reversed(words)))
 
-    def test_of_gymnasium_that_counts_time_adds_it(self) -> None:
-        env = StateKey(gym.wrappers.TimeLimit(Line(), 4))
-        env.reset(seed=0)
-        assert env.state == ("(0, 4)", "0", 4)
 
-    @pytest.mark.parametrize(
-        ("wrap", "left"),
-        [
-            (lambda env: TurnLimit(gym.wrappers.TimeLimit(env, 9), 4), 4),  # one of them never applies
-            (lambda env: TurnLimit(gym.wrappers.TimeLimit(env, 4), 9), None),  # both do, if a response is unreadable
-            (lambda env: InvalidActionPenalty(TurnLimit(env, 4)), 4),
-            (lambda env: PotentialShaping(TurnLimit(env, 4), lambda line: line.position), None),
-            (lambda env: TurnLimit(PotentialShaping(env, lambda line: line.position), 4), None),
-        ],
-    )
-    def test_hides_the_place_if_there_are_several_limits_or_an_end_by_one_pays(self, wrap: Any, left: Any) -> None:
-        env = StateKey(wrap(Line()))
-        env.reset(seed=0)
-        assert (env.state.turns_left, env.state.place) == (left, "0" if left else "")
-        assert env.markov_state_key
+plain = st.recursive(
+    st.integers() | st.text() | st.booleans() | st.none() | st.floats(allow_nan=False),
+    lambda inner: st.lists(inner, max_size=4).map(tuple),
+)
 
-    @pytest.mark.parametrize(
-        ("wrap", "markov"),
-        [
-            (ParseAction, True),
-            (lambda env: Tools(env, [max_of]), True),
-            (lambda env: Tools(env, ["mcp:python"]), False),
-            (lambda env: Opponent(KuhnPoker(), lambda seed: lambda seen: "pass"), False),
-            (lambda env: Opponent(KuhnPoker()), True),
-            (lambda env: gym.wrappers.TransformReward(env, float), True),
-            (lambda env: gym.wrappers.StickyAction(env, 0.5), False),
-        ],
-    )
-    def test_with_a_state_that_is_unknown_takes_the_promise_back(self, wrap: Any, markov: bool) -> None:
-        env = StateKey(wrap(Line()))
-        env.reset(seed=0)
-        assert env.markov_state_key is markov
+
+@given(plain, plain)
+def test_the_text_of_a_key_is_equal_if_and_only_if_keys_are_written_alike(one: Any, other: Any) -> None:
+    assert (as_text_key(one) == as_text_key(other)) == (repr(one) == repr(other))
+    assert len(as_text_key(one)) <= 48
+
+
+def test_a_wrapper_adds_what_it_keeps_and_the_turns_that_are_left() -> None:
+    env = StateKey(SuccessReward(TurnLimit(ParseAction(Line(), "plain", end_after=3), 5)))
+    env.reset(seed=0)
+    assert env.state == ("((0, False, (0, 0)), 5)", "(0, False, (0, 0))", 5)
+    env.step("left")
+    assert env.state == ("((-1, False, (0, 0)), 4)", "(-1, False, (0, 0))", 4)
+
+
+def test_a_wrapper_of_gymnasium_that_counts_time_adds_it() -> None:
+    env = StateKey(gym.wrappers.TimeLimit(Line(), 4))
+    env.reset(seed=0)
+    assert env.state == ("(0, 4)", "0", 4)
+
+
+@pytest.mark.parametrize(
+    ("wrap", "left"),
+    [
+        (lambda env: TurnLimit(gym.wrappers.TimeLimit(env, 9), 4), 4),  # one of them never applies
+        (lambda env: TurnLimit(gym.wrappers.TimeLimit(env, 4), 9), None),  # both do, if a response is unreadable
+        (lambda env: InvalidActionPenalty(TurnLimit(env, 4)), 4),
+        (lambda env: PotentialShaping(TurnLimit(env, 4), lambda line: line.position), None),
+        (lambda env: TurnLimit(PotentialShaping(env, lambda line: line.position), 4), None),
+    ],
+)
+def test_a_wrapper_hides_the_place_if_there_are_several_limits_or_an_end_by_one_pays(wrap: Any, left: Any) -> None:
+    env = StateKey(wrap(Line()))
+    env.reset(seed=0)
+    assert (env.state.turns_left, env.state.place) == (left, "0" if left else "")
+    assert env.markov_state_key
+
+
+@pytest.mark.parametrize(
+    ("wrap", "markov"),
+    [
+        (ParseAction, True),
+        (lambda env: Tools(env, [max_of]), True),
+        (lambda env: Tools(env, ["mcp:python"]), False),
+        (lambda env: Opponent(KuhnPoker(), lambda seed: lambda seen: "pass"), False),
+        (lambda env: Opponent(KuhnPoker()), True),
+        (lambda env: gym.wrappers.TransformReward(env, float), True),
+        (lambda env: gym.wrappers.StickyAction(env, 0.5), False),
+    ],
+)
+def test_a_wrapper_with_a_state_that_is_unknown_takes_the_promise_back(wrap: Any, markov: bool) -> None:
+    env = StateKey(wrap(Line()))
+    env.reset(seed=0)
+    assert env.markov_state_key is markov
 
 
 def max_of(one: int, other: int) -> int:

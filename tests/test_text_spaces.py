@@ -14,19 +14,8 @@ from support.lanes import examples
 
 from gym_trl.errors import NotTextError
 from gym_trl.spaces import MAX_LENGTH, AnyText
-from gym_trl.text.spaces import (
-    UnreadableActionError,
-    check,
-    explain,
-    holds_numbers,
-    numbers_within,
-    parse,
-    ranges_in,
-    render,
-    sampler,
-    spread,
-    write,
-)
+from gym_trl.text.samples import holds_numbers, ranges_in, sampler
+from gym_trl.text.spaces import UnreadableActionError, check, explain, parse, render, write
 from gym_trl.wrappers import as_text
 
 DIGITS = "0123456789"
@@ -305,6 +294,13 @@ def test_an_environment_over_any_spaces_is_played_in_text(shown: Any, taken: Any
     assert isinstance(text.step(words)[0], str)  # whatever a model says is an action, or told to be none
 
 
+@pytest.mark.parametrize("number", [1e-05, 1e16, 1e300, 0.1, -2.5, 3.0, float(2**53)])
+def test_numbers_in_json_are_read_as_they_were(number: float) -> None:
+    """Law 25."""
+    space = spaces.Dict(a=spaces.Box(-np.inf, np.inf, (1,), np.float64))
+    assert parse(space, write(space, {"a": [number]}))["a"].tolist() == [number]
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Samples of actions
 # ---------------------------------------------------------------------------------------------------------------------
@@ -312,41 +308,14 @@ def test_an_environment_over_any_spaces_is_played_in_text(shown: Any, taken: Any
 NUMBERS = [spaces.Text(5, min_length=5, charset=DIGITS), spaces.Text(3, charset=DIGITS), spaces.Text(300)]
 
 
-@given(some_space | st.sampled_from(NUMBERS), st.integers(0, 2**63 - 1), st.sampled_from([1, 7, 64, 500]))
+@given(some_space | st.sampled_from(NUMBERS), st.integers(0, 2**63 - 1))
 @examples(150)
-def test_what_is_drawn_and_spread_is_in_the_space_and_can_be_read(space: Any, seed: int, most: int) -> None:
-    draw, again, some = sampler(space, seed), sampler(space, seed), spread(space, most)
-    assert len(some) <= most
-    for action in [*some[:20], *(draw() for _ in range(5))]:
-        assert write(space, parse(space, write(space, action))) == write(space, action)
+def test_what_is_drawn_is_in_the_space_and_can_be_read(space: Any, seed: int) -> None:
+    draw, again = sampler(space, seed), sampler(space, seed)
+    for action in (draw() for _ in range(5)):
+        written = write(space, action)
+        assert len(written) > MAX_LENGTH or write(space, parse(space, written)) == written
     assert write(space, draw()) == write(space, [again() for _ in range(6)][-1])
-
-
-@given(st.integers(1, 40), st.integers(-5, 5), st.integers(1, 6), st.integers(1, 4))
-@examples(40)
-def test_all_actions_of_a_small_space_are_spread(count: int, start: int, rows: int, columns: int) -> None:
-    assert sorted(map(int, spread(spaces.Discrete(count, start=start), 100))) == [start + one for one in range(count)]
-    cells = spread(spaces.MultiDiscrete([rows, columns]), 100)
-    assert len({tuple(one.tolist()) for one in cells}) == len(cells) == rows * columns
-    both = spaces.Dict(a=spaces.Discrete(count), b=spaces.Tuple([spaces.Discrete(2)]))
-    assert len({write(both, one) for one in spread(both, 100)}) == 2 * count
-
-
-def test_real_numbers_are_spread_with_their_bounds_and_middle() -> None:
-    assert {-1.0, 0.0, 1.0} <= {float(one[0]) for one in spread(spaces.Box(-1, 1, (1,)), 100)}
-    assert {(-1.0, 1.0), (0.0, 0.0)} <= {tuple(one.tolist()) for one in spread(spaces.Box(-1, 1, (2,)), 100)}
-    assert sorted(float(one[0]) for one in spread(spaces.Box(3, np.inf, (1,)), 3)) == [3, 5, 7]
-    assert sorted(float(one[0]) for one in spread(spaces.Box(-np.inf, np.inf, (1,)), 3)) == [-2, 0, 2]
-
-
-@given(st.integers(0, 10**6), st.integers(1, 10**6), st.integers(2, 300))
-@examples(60)
-def test_numbers_of_a_range_are_within_it_with_both_of_its_ends(low: int, size: int, most: int) -> None:
-    found = numbers_within(ranges_in([f"{low} to {low + size}"]), most)
-    assert len(set(found)) == len(found) <= most
-    assert low == min(found)
-    assert max(found) <= low + size
-    assert most < 4 or max(found) == low + size
 
 
 @pytest.mark.parametrize("text", ["on 2024-11-05", "v1.2 and 3.4", "5 and 5", "from b2 to b7", "no number"])

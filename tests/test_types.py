@@ -1,6 +1,3 @@
-import re
-from pathlib import Path
-
 import pytest
 from hypothesis import given, strategies as st
 
@@ -43,12 +40,3 @@ def test_only_faults_outside_the_model_leave_an_episode_without_a_score(reason, 
 def test_sampled_ids_need_their_logprobs():
     with pytest.raises(TranscriptError):
         Segment([0]).add([1, 2], [0.0])
-
-
-def test_the_table_of_stop_reasons_has_all_of_them_and_which_are_scored():
-    page = (Path(__file__).parents[1] / "docs" / "concepts" / "groups.md").read_text(encoding="utf-8")
-    documented: dict[str, str] = {}
-    for names, scored in re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| ((?:yes|no)(?:, (?:yes|no))?) \|", page, re.MULTILINE):
-        reasons, answers = re.findall(r"\w+", names), scored.split(", ")
-        documented |= dict(zip(reasons, answers * len(reasons) if len(answers) == 1 else answers, strict=True))
-    assert documented == {reason.value: "yes" if reason.scored else "no" for reason in StopReason}

@@ -173,6 +173,17 @@ def test_an_exception_of_a_step_is_scored_if_the_model_caused_it(pool, action):
     assert played.row.mask[-1] == 1
 
 
+def test_rewards_whose_sum_no_trainer_can_hold_are_not_scored(pool):
+    """Law 14: each of them fits 32 bits."""
+
+    class Pays(Breaks):
+        def step(self, action):
+            return "on", 3e38, action == "end", False, {}
+
+    with InlinePool(lambda env_id: Pays()) as paying:
+        assert ends(paying, "end").stop_reason is StopReason.ENV_ERROR
+
+
 @pytest.mark.parametrize("raised", ENDS)
 def test_an_exception_of_close_is_a_warning(raised):
     pool = InlinePool(lambda env_id: Breaks())

@@ -1,20 +1,20 @@
 """Wrapper that lists the allowed actions in the observation."""
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from gym_trl.errors import check_counts
-from gym_trl.spaces import AnyText
 from gym_trl.text.discovery import action_names
-from gym_trl.wrappers.inner import check_text, longest_observation, text_of
-from gym_trl.wrappers.text_wrapper import Reset, Step, TextWrapper
+from gym_trl.wrappers.base import Reset, Step, TextWrapper, check_text, longer_text, text_of
 
 LISTS = ("admissible_actions", "admissible_commands", "valid_actions", "available_actions")
 """Entries of ``info`` that list the allowed actions."""
+_LONGEST = 2_000
+"""Most characters of a list that is shown."""
 
 
 class AdmissibleActions(TextWrapper):
@@ -28,23 +28,18 @@ class AdmissibleActions(TextWrapper):
     The actions come from ``info``: a list under ``admissible_actions``, ``admissible_commands``, ``valid_actions`` or
     ``available_actions``, or an ``action_mask``. Without a list the observation is unchanged.
 
-    Args:
-        env: Environment whose observations are text.
-        max_length: Maximum characters of the list; the number of actions that do not fit is shown.
+    Of more than 2,000 characters of actions the rest is counted.
 
     Raises:
-        ConfigError: ``max_length`` is not a positive integer.
         NotTextError: The observations are not text.
     """
 
     reads_text = False
 
-    def __init__(self, env: gym.Env[str, Any], max_length: int = 2_000) -> None:
-        check_counts(max_length=max_length)
+    def __init__(self, env: gym.Env[str, Any]) -> None:
         check_text(env, "AdmissibleActions", env.observation_space)
-        super().__init__(env, max_length=max_length)
-        self.max_length = max_length
-        self.observation_space = AnyText(longest_observation(env) + max_length + 50)
+        super().__init__(env)
+        self.observation_space = longer_text(env, _LONGEST + 50)
 
     def begin(self, observation: str, info: dict[str, Any]) -> Reset:
         """List the actions."""
@@ -58,16 +53,12 @@ class AdmissibleActions(TextWrapper):
         return observation, reward, terminated, truncated, info
 
     def _with_actions(self, observation: str, info: Mapping[str, Any]) -> str:
-        actions, shown = listed_actions(self.env, info), ""
-        if not actions:
+        if not (actions := listed_actions(self.env, info)):
             return observation
-        for number, action in enumerate(actions):
-            longer = f"{shown}, {action}" if number else action
-            if len(longer) > self.max_length:
-                shown = f"{shown} and {len(actions) - number} more".strip()
-                break
-            shown = longer
-        return f"{text_of(observation)}\nPossible actions: {shown}"
+        fits = sum(length <= _LONGEST for length in accumulate(len(action) + 2 for action in actions))
+        shown = ", ".join(actions[:fits])
+        more = f" and {len(actions) - fits} more" if fits < len(actions) else ""
+        return f"{text_of(observation)}\nPossible actions: {shown}{more}"
 
 
 def listed_actions(env: gym.Env[Any, Any], info: Mapping[str, Any]) -> list[str] | None:

@@ -5,26 +5,21 @@ from typing import Any, Literal, TypeAlias
 
 import gymnasium as gym
 import numpy as np
-from gymnasium import spaces
 
+from gym_trl.envs.external.minigrid import describe, is_minigrid
 from gym_trl.errors import ConfigError, NotTextError
 from gym_trl.seeding import derive_seed
 from gym_trl.spaces import AnyText, holds_text
-from gym_trl.text import counted
 from gym_trl.text.discovery import action_names, field_names, marks
-from gym_trl.text.spaces import check, check_actions, explain, parse, render, sampler, write
+from gym_trl.text.samples import sampler
+from gym_trl.text.spaces import check, check_actions, explain, parse, render, write
 from gym_trl.types import Policy
 from gym_trl.wrappers.admissible_actions import listed_actions
-from gym_trl.wrappers.inner import changed_by, instructions_of, text_of
-from gym_trl.wrappers.minigrid_text import minigrid_text
-from gym_trl.wrappers.text_wrapper import Reset, Step, TextWrapper
-from gym_trl.wrappers.traits import random_policy_of
+from gym_trl.wrappers.base import Reset, Step, TextWrapper, attribute_of, instructions_of, text_of
 
-RENDER = "render"
-"""Value of ``observe`` with which the environment's rendering as text is shown."""
 Observe: TypeAlias = Callable[[Any, dict[str, Any]], str] | Literal["render"]
 """Function ``(observation, info) -> str``, or ``"render"``."""
-Act = Callable[[str], Any]
+Act: TypeAlias = Callable[[str], Any]
 """Function from text to an action; raises ``ValueError`` with a hint if the text is not a valid action."""
 
 
@@ -82,19 +77,27 @@ class TextObservation(TextWrapper):
     def __init__(self, env: gym.Env[Any, Any], observe: Observe | None = None) -> None:
         super().__init__(env, observe=observe)
         self.observe = observe
-        self._changed = changed_by(env)
-        self._game = None if observe or self._changed else minigrid_text(env)
-        self._names = () if self._changed else field_names(env)
-        if observe == RENDER:
-            self._check_renders()
-        elif observe is None and self._game is None:
+        changed = changed_by(env)
+        self._names = () if changed else field_names(env)
+        self._minigrid = observe is None and not changed and is_minigrid(env)
+        self.shown_instead = "the description of gym_trl.envs.external.minigrid" if self._minigrid else ""
+        """Text in place of the observation; empty if the observation is shown."""
+        if observe == "render":
+            own = env.unwrapped
+            if changed:
+                raise ConfigError(f'observe="render" would undo {changed}: leave out one of them')
+            if "ansi" not in (own.metadata.get("render_modes") or ()) or own.render_mode not in (None, "ansi"):
+                raise ConfigError(f'observe="render" needs the render mode "ansi", which {env} has not')
+            own.render_mode = "ansi"
+            self.shown_instead = 'the environment\'s rendering (observe="render")'
+        elif observe is None and not self._minigrid:
             try:
                 check(env.observation_space)
             except NotTextError as error:
-                hint = "" if self._changed else ', or show its rendering with observe="render" if it renders text'
+                hint = "" if changed else ', or show its rendering with observe="render" if it renders text'
                 raise NotTextError(f"{env} cannot be converted to text: {error}{hint}") from error
         elif observe is not None and not callable(observe):
-            raise ConfigError(f'observe must be a function or "{RENDER}", got {observe!r}')
+            raise ConfigError(f'observe must be a function or "render", got {observe!r}')
         self.observation_space = AnyText()
 
     def begin(self, observation: Any, info: dict[str, Any]) -> Reset:
@@ -106,33 +109,17 @@ class TextObservation(TextWrapper):
         observation, reward, terminated, truncated, info = self.env.step(action)
         return self._shown(observation, info), reward, terminated, truncated, info
 
-    @property
-    def shown_instead(self) -> str:
-        """Text in place of the observation; empty if the observation is shown."""
-        if self.observe == RENDER:
-            return 'the environment\'s rendering (observe="render")'
-        return "" if self._game is None else "the description of gym_trl.wrappers.minigrid_text"
-
     def _shown(self, observation: Any, info: dict[str, Any]) -> str:
-        if self.observe == RENDER:
-            return marks(str(self.env.render())).strip("\n")
         if callable(self.observe):
             return self.observe(observation, info)
+        if self.observe == "render":
+            return marks(str(self.env.render())).strip("\n")
         if observation is None:
             raise TypeError(f"{self.env} returned no observation")
-        if self._game is not None:
-            return self._game(observation, info)
+        if self._minigrid:
+            return describe(observation)
         space = self.env.observation_space
         return text_of(observation) if holds_text(space) else render(space, observation, self._names)
-
-    def _check_renders(self) -> None:
-        """Check that the environment renders as text; set the mode ``"ansi"`` if it has none."""
-        own = self.env.unwrapped
-        if self._changed:
-            raise ConfigError(f'observe="{RENDER}" would undo {self._changed}: leave out one of them')
-        if "ansi" not in (own.metadata.get("render_modes") or ()) or own.render_mode not in (None, "ansi"):
-            raise ConfigError(f'observe="{RENDER}" needs the render mode "ansi", which {self.env} has not')
-        own.render_mode = "ansi"
 
 
 class TextAction(TextWrapper):
@@ -155,37 +142,27 @@ class TextAction(TextWrapper):
     Args:
         env: Environment whose observations are text.
         act: Function from text to an action. Default: as described above.
-        names: Names of the actions of a ``Discrete`` space, instead of the environment's.
 
     Raises:
-        ConfigError: There are more or fewer names than actions, or two are the same.
         NotTextError: Actions cannot be written as text, and ``act`` is missing.
     """
 
-    def __init__(self, env: gym.Env[Any, Any], act: Act | None = None, names: tuple[str, ...] | None = None) -> None:
-        super().__init__(env, act=act, names=names)
+    def __init__(self, env: gym.Env[Any, Any], act: Act | None = None) -> None:
+        super().__init__(env, act=act)
+        self.names = tuple(action_names(env))
+        self.converted_space = None if act is not None or holds_text(env.action_space) else env.action_space
+        """Action space to which texts are converted; ``None`` if they are not, or by a function of the user's."""
+        if self.converted_space is not None:
+            check_actions(self.converted_space)
         self.action_space = AnyText()
-        self.names = tuple(action_names(env) if names is None else names)
-        if names and isinstance(env.action_space, spaces.Discrete):
-            number, different = int(env.action_space.n), {name.strip() for name in self.names}
-            if not number == len(self.names) == len(different):
-                raise ConfigError(f"names must be {counted(number, 'different name')}, got {self.names!r:.200}")
         self._act = act
-        self._takes_text = holds_text(env.action_space)
-        if act is None and not self._takes_text:
-            check_actions(env.action_space)
 
     @property
     def instructions(self) -> str:
-        """The environment's instructions (``instructions_of``), and a sentence on actions."""
-        rules = instructions_of(self.env)
-        how = "" if self._act or self._takes_text else f"Answer with {explain(self.env.action_space, self.names)}."
-        return "\n".join(part for part in (rules, how) if part)
-
-    @property
-    def converted_space(self) -> spaces.Space[Any] | None:
-        """Action space to which texts are converted; ``None`` if they are not, or by a function of the user's."""
-        return None if self._act is not None or self._takes_text else self.env.action_space
+        """The environment's instructions, and a sentence on actions."""
+        space = self.converted_space
+        how = "" if space is None else f"Answer with {explain(space, self.names)}."
+        return "\n".join(part for part in (instructions_of(self.env), how) if part)
 
     def rewrite(self, text: str) -> str | None:
         """Return an action as ``random_policy`` writes it; ``None`` if the text is not an action.
@@ -197,7 +174,7 @@ class TextAction(TextWrapper):
         if self.converted_space is None:
             return text
         try:
-            return write(self.converted_space, self._read(text), self.names)
+            return write(self.converted_space, parse(self.converted_space, text, self.names), self.names)
         except ValueError:
             return None
 
@@ -206,15 +183,18 @@ class TextAction(TextWrapper):
 
         The draws are independent of those of an environment with the same seed.
         """
-        if (make := random_policy_of(self.env)) is not None:
-            return make(seed)
-        draw, rng = sampler(self.env.action_space, seed), np.random.default_rng(derive_seed(seed, "listed"))
+        if (make := attribute_of(self.env, "random_policy")) is not None:
+            own: Policy = make(seed)
+            return own
+        space, rng = self.env.action_space, np.random.default_rng(derive_seed(seed, "listed"))
+        draw = sampler(space, seed)
 
         def act(observation: str) -> str:
-            if listed := listed_actions(self.env, self.last_info or {}):
+            info = self.last_info or {}
+            if listed := listed_actions(self.env, info):
                 return listed[int(rng.integers(len(listed)))]
-            action = draw([self.instructions, observation], (self.last_info or {}).get("action_mask"))
-            return str(action) if self._takes_text else write(self.env.action_space, action, self.names)
+            action = draw([self.instructions, observation], info.get("action_mask"))
+            return str(action) if holds_text(space) else write(space, action, self.names)
 
         return act
 
@@ -225,19 +205,33 @@ class TextAction(TextWrapper):
     def act(self, action: str) -> Step:
         """Play the action that a text stands for."""
         try:
-            made = self._read(action)
+            if self._act is not None:
+                made = self._act(action)
+            else:
+                made = action if self.converted_space is None else parse(self.converted_space, action, self.names)
         except ValueError as error:
             return str(error), 0.0, False, False, {"action_valid": False}
         observation, reward, terminated, truncated, info = self.env.step(made)
         return observation, reward, terminated, truncated, self._named({"action_valid": True, **info})
-
-    def _read(self, action: str) -> Any:
-        if self._act is not None:
-            return self._act(action)
-        return action if self._takes_text else parse(self.env.action_space, action, self.names)
 
     def _named(self, info: dict[str, Any]) -> dict[str, Any]:
         mask = info.get("action_mask")
         if mask is None or "admissible_actions" in info or len(self.names) != np.size(mask):
             return info
         return {**info, "admissible_actions": [name for name, allowed in zip(self.names, mask, strict=True) if allowed]}
+
+
+def changed_by(env: gym.Env[Any, Any]) -> str:
+    """Return the class of a wrapper that changes an environment's observations; empty if they are its own.
+
+    >>> changed_by(gym.make("FrozenLake-v1")), changed_by(gym.wrappers.FlattenObservation(gym.make("FrozenLake-v1")))
+    ('', 'FlattenObservation')
+    """
+    while isinstance(env, gym.Wrapper):
+        space, inside = env.observation_space, env.env.observation_space
+        # A property may make the space anew each time; then equal spaces are taken for the same.
+        same = space is inside or (space == inside and inside is not env.env.observation_space)
+        if isinstance(env, gym.ObservationWrapper) or not same:
+            return type(env).__name__
+        env = env.env
+    return ""

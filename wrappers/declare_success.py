@@ -1,18 +1,16 @@
 """Wrapper that declares success, for environments that do not declare it."""
 
+import math
 from collections.abc import Callable, Hashable, Mapping
-from typing import Annotated, Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import gymnasium as gym
 
 from gym_trl.errors import ConfigError
-from gym_trl.kinds import check_option, expected, load_function
-from gym_trl.wrappers.text_wrapper import Reset, Step, TextWrapper
-from gym_trl.wrappers.traits import traits
+from gym_trl.kinds import load_function
+from gym_trl.wrappers.base import Reset, Step, TextWrapper, attribute_of
 
-Success: TypeAlias = Annotated[
-    float | str | Callable[[Mapping[str, Any], float], bool | None], 'a return to reach, "info" or a function'
-]
+Success: TypeAlias = float | str | Callable[[Mapping[str, Any], float], bool | None]
 """Threshold of the return, ``"info"``, or a function of the last ``info`` and the return (or ``"module:function"``)."""
 
 
@@ -45,11 +43,12 @@ class DeclareSuccess(TextWrapper):
     declares_success: ClassVar[bool] = True
 
     def __init__(self, env: gym.Env[Any, Any], success: Success, over_info: bool = True) -> None:
-        check_success(success)
-        super().__init__(env, success=success, over_info=over_info)
-        self.success = success
-        self.over_info = over_info
+        number = isinstance(success, int | float) and not isinstance(success, bool) and math.isfinite(success)
+        if not (number or isinstance(success, str) or callable(success)):
+            raise ConfigError(f'success must be a return to reach, "info" or a function, got {success!r}')
         self._function = load_function(success) if isinstance(success, str) and success != "info" else success
+        super().__init__(env, success=success, over_info=over_info)
+        self.success, self.over_info = success, over_info
         self._return = 0.0
 
     def part(self) -> Hashable:
@@ -66,15 +65,14 @@ class DeclareSuccess(TextWrapper):
         observation, reward, terminated, truncated, info = self.env.step(action)
         self._return += float(reward)
         own = info.get("success") is not None and not self.over_info
-        if self._function != "info" and not own:
-            info = {**info, "success": self._solved(info) if terminated or truncated else False}
-        return observation, reward, terminated, truncated, info
-
-    def _solved(self, info: Mapping[str, Any]) -> bool | None:
-        if not callable(self._function):
-            return self._return >= float(self._function)
-        solved = self._function(info, self._return)
-        return None if solved is None else bool(solved)
+        if self._function == "info" or own:
+            return observation, reward, terminated, truncated, info
+        solved: Any = False
+        if terminated or truncated:
+            judge = self._function
+            solved = judge(info, self._return) if callable(judge) else self._return >= float(judge)
+            solved = None if solved is None else bool(solved)
+        return observation, reward, terminated, truncated, {**info, "success": solved}
 
 
 def declare_success(env: gym.Env[Any, Any], success: Success | None = None) -> gym.Env[Any, Any]:
@@ -93,30 +91,10 @@ def declare_success(env: gym.Env[Any, Any], success: Success | None = None) -> g
     """
     if success is not None:
         return DeclareSuccess(env, success)
-    registered, spec = gym.registry.get(env.spec.id) if env.spec else None, env.spec
-    if traits(env).declares_success is not None or registered is None or spec is None:
+    spec = env.spec
+    registered = gym.registry.get(spec.id) if spec else None
+    if attribute_of(env, "declares_success") is not None or registered is None or spec is None:
         return env
     if registered.reward_threshold is None or spec.max_episode_steps != registered.max_episode_steps:
         return env
     return DeclareSuccess(env, float(registered.reward_threshold), over_info=False)
-
-
-def check_success(success: object) -> None:
-    """Check a definition of success.
-
-    >>> check_success(True)
-    Traceback (most recent call last):
-        ...
-    gym_trl.errors.ConfigError: success must be a return to reach, "info" or a function, got True
-
-    Raises:
-        ConfigError: It is not a finite number, a function, the name of one, or ``"info"``.
-    """
-    if isinstance(success, str):
-        if success != "info":
-            try:
-                load_function(success)
-            except ConfigError as error:
-                raise ConfigError(f"success must be {expected(Success)}, got {success!r}: {error}") from error
-        return
-    check_option("success", success, Success)

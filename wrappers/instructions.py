@@ -5,8 +5,7 @@ from typing import Any
 import gymnasium as gym
 
 from gym_trl.errors import ConfigError
-from gym_trl.wrappers.inner import instructions_of
-from gym_trl.wrappers.text_wrapper import TextWrapper
+from gym_trl.wrappers.base import TextWrapper, instructions_of
 
 
 class Instructions(TextWrapper):
@@ -36,8 +35,7 @@ class Instructions(TextWrapper):
         if not isinstance(text, str):
             raise ConfigError(f"instructions must be text, got {type(text).__name__}: {text!r:.80}")
         super().__init__(env, text=text, append=append)
-        self.text = text
-        self.append = append
+        self.text, self.append = text, append
 
     @property
     def instructions(self) -> str:

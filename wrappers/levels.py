@@ -6,11 +6,11 @@ from typing import Any
 import gymnasium as gym
 
 from gym_trl.errors import ConfigError
-from gym_trl.wrappers.text_wrapper import TextWrapper
+from gym_trl.wrappers.base import Reset, TextWrapper
 
 
 class Levels(TextWrapper):
-    """Wrapper that plays the level in ``options["level"]`` of ``reset``; each level has its own ``gym.make`` arguments.
+    """Wrapper that plays level ``options["level"]`` of ``reset``, or 0; each level has its own ``gym.make`` arguments.
 
     >>> env = Levels(gym.make("TrlEnv/GuessNumber-v0"), [{"high": 10}, {"high": 1000, "turns": 10}])
     >>> env.reset(seed=0)[0], env.reset(seed=0, options={"level": 1})[0]
@@ -23,7 +23,6 @@ class Levels(TextWrapper):
     Args:
         env: Environment made by ``gym.make``, with its wrappers.
         levels: Arguments of ``gym.make`` by level, from easy to hard, which override those of ``env``.
-        level: Level that is played if the options have none.
         make: Function that makes the environment of a level from its arguments. Default: ``gym.make(env.spec)``.
 
     Raises:
@@ -36,26 +35,23 @@ class Levels(TextWrapper):
         self,
         env: gym.Env[Any, Any],
         levels: Sequence[Mapping[str, Any]],
-        level: int = 0,
         make: Callable[..., gym.Env[Any, Any]] | None = None,
     ) -> None:
         if not levels:
             raise ConfigError("levels must be a list of arguments with at least one level")
         if make is None and env.spec is None:
             raise ConfigError(f"{env} has no spec to make its levels from: it must be made by gym.make, or have make=")
-        super().__init__(env, levels=levels, level=level, make=make)
+        super().__init__(env, levels=levels, make=make)
         self.levels = [dict(arguments) for arguments in levels]
-        self.level = self._checked(level)
-        self._make = make
-        self._base = env
+        self._make, self._base = make, env
         self._made: dict[int, gym.Env[Any, Any]] = {}
         _ = self.spec  # cached now: the spec of the given environment, not of a level
-        self.env = self._at(self.level)
+        self.env = self._at(0)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
         """Start an episode on ``options["level"]``."""
         options = dict(options or {})
-        self.env = self._at(self._checked(options.pop("level", self.level)))
+        self.env = self._at(options.pop("level", 0))
         return super().reset(seed=seed, options=options or None)
 
     def close(self) -> None:
@@ -63,17 +59,14 @@ class Levels(TextWrapper):
         for env in (self._base, *self._made.values()):
             env.close()
 
-    def _checked(self, level: Any) -> int:
+    def _at(self, level: Any) -> gym.Env[Any, Any]:
         if isinstance(level, bool) or not isinstance(level, int) or not 0 <= level < len(self.levels):
             raise ConfigError(f"level must be an integer from 0 to {len(self.levels) - 1}, got {level!r}")
-        return level
-
-    def _at(self, level: int) -> gym.Env[Any, Any]:
         if level not in self._made:
-            arguments = self.levels[level]
-            if self._make is not None:
-                self._made[level] = self._make(**arguments)
-            else:
-                assert self._base.spec is not None
-                self._made[level] = gym.make(self._base.spec, **arguments)
+            make = self._make or self._remake
+            self._made[level] = make(**self.levels[level])
         return self._made[level]
+
+    def _remake(self, **arguments: Any) -> gym.Env[Any, Any]:
+        assert self._base.spec is not None
+        return gym.make(self._base.spec, **arguments)

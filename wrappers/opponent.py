@@ -6,14 +6,13 @@ from typing import Any, ClassVar
 import gymnasium as gym
 import numpy as np
 
-from gym_trl.errors import ConfigError, apart_from_the_model
+from gym_trl.errors import ConfigError, InfrastructureError, apart_from_the_model
 from gym_trl.kinds import load_function
 from gym_trl.seeding import derive_seed, generator_key
 from gym_trl.types import Policy
 from gym_trl.wrappers.admissible_actions import listed_actions
-from gym_trl.wrappers.inner import check_text
-from gym_trl.wrappers.text_wrapper import Reset, Step, TextWrapper
-from gym_trl.wrappers.traits import attribute_of
+from gym_trl.wrappers.base import Reset, Step, TextWrapper, attribute_of, check_text, layer_of
+from gym_trl.wrappers.seats import Seats
 
 _MOST_ACTIONS = 1_000
 
@@ -28,7 +27,8 @@ class Opponent(TextWrapper):
     (-2.0, True, False, ['bet'])
 
     The reward is that of the agent's seat, also for what the others do. ``info["opponent_actions"]`` lists the actions
-    of the others since the agent's last one.
+    of the others since the agent's last one. ``Seats`` checks the game, and declares success. What fails while another
+    seat acts, in its policy or in the game, is no fault of the agent's: the episode is unscored (``gym_trl.errors``).
 
     Args:
         env: Game of several seats (``gym_trl.wrappers.seats``).
@@ -38,47 +38,47 @@ class Opponent(TextWrapper):
 
     Raises:
         ConfigError: The seat or the policy does not exist, or the game has one seat; in a step or at reset,
-            ``"random"`` has no list of actions, or the others move endlessly.
+            ``"random"`` has no list of actions.
+        InfrastructureError: In a step or at reset, another seat fails, or its policy finds no valid action.
         NotTextError: Observations or actions are not text.
     """
 
     num_seats: ClassVar[int] = 1
     """The agent's seat."""
+    declares_success: ClassVar[bool] = True
     optimal_success: ClassVar[None] = None
     """Unknown, because the strength of the opponent is unknown."""
 
     def __init__(
         self, env: gym.Env[str, str], policy: Callable[[int], Policy] | str = "random", seat: int | None = 0
     ) -> None:
-        self._seats = attribute_of(env, "num_seats", 1)
-        if self._seats < 2:
-            raise ConfigError(f"{env} has one seat, and no opponents")
+        check_text(env, "Opponent", env.observation_space, env.action_space)
+        env = env if layer_of(env, Seats) else Seats(env)
+        super().__init__(env, policy=policy, seat=seat)
+        self._seats = attribute_of(env, "num_seats")
         if seat is not None and (isinstance(seat, bool) or seat not in range(self._seats)):
             raise ConfigError(f"seat must be an integer from 0 to {self._seats - 1} or None, got {seat!r}")
-        check_text(env, "Opponent", env.observation_space, env.action_space)
-        super().__init__(env, policy=policy, seat=seat)
-        self.seat = seat
-        named = {"random": lambda seed: self._random, "solver": attribute_of(env, "solver")}
-        make = named.get(policy) if isinstance(policy, str) and policy in named else load_function(policy)
+        named = {"random": self._random_policy, "solver": attribute_of(env, "solver")}
+        make = named[policy] if isinstance(policy, str) and policy in named else load_function(policy)
         if make is None:
             raise ConfigError(f"{env} has no solver that could play against the agent")
+        self.seat = seat
         self._is_random = policy == "random"
         self._make: Callable[[int], Policy] = make
         self._rng = np.random.default_rng()
-        self._policies: dict[int, Policy] = {}
-        self._agent = self._to_move = 0
+        self._agent = 0
         self._owed = 0.0
         self._over: Step | None = None
 
     def part(self) -> Hashable:
-        """Return the seats of the agent and of the next player, what is owed, and the state of the generator.
+        """Return the agent's seat, what is owed, and the state of the generator.
 
         Raises:
             AttributeError: A policy plays, whose state is not known.
         """
         if not self._is_random:
             raise AttributeError("the state of an opponent is not known")
-        return self._agent, self._to_move, self._owed, generator_key(self._rng)
+        return self._agent, self._owed, generator_key(self._rng)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
         """Start an episode, with the actions of those who are before the agent."""
@@ -91,12 +91,12 @@ class Opponent(TextWrapper):
         self._agent = int(self._rng.integers(self._seats)) if self.seat is None else self.seat
         others = [seat for seat in range(self._seats) if seat != self._agent]
         self._policies = {seat: self._make(int(self._rng.integers(2**31))) for seat in others}
-        self._to_move, self._over = int(info["to_move"]), None
-        step = self._answered((observation, 0.0, False, False, info))
-        self._owed = float(step[1])  # paid before the agent's first action
-        if step[2] or step[3]:
-            self._over = step[0], 0.0, *step[2:]
-        return step[0], step[4]
+        self._over = None
+        observation, owed, terminated, truncated, info = self._answered((observation, 0.0, False, False, info))
+        self._owed = float(owed)  # paid before the agent's first action
+        if terminated or truncated:
+            self._over = observation, 0.0, terminated, truncated, info
+        return observation, info
 
     def act(self, action: str) -> Step:
         """Play an action of the agent, and those that follow."""
@@ -107,32 +107,30 @@ class Opponent(TextWrapper):
     def _answered(self, step: Step) -> Step:
         """Play the others' actions after a step until it is the agent's turn or the game is over."""
         observation, total, terminated, truncated, info = step
-        valid, actions = info.get("action_valid"), list[str]()
-        while not (terminated or truncated) and self._to_move != self._agent:
+        own, actions = info, list[str]()
+        while not (terminated or truncated) and (seat := int(info["to_move"])) != self._agent:
             if len(actions) == _MOST_ACTIONS:
-                raise ConfigError(f"the opponents have played {_MOST_ACTIONS} actions, and it is still their turn")
+                raise InfrastructureError(f"the opponents have played {_MOST_ACTIONS} actions, and it is their turn")
             self._listed = listed_actions(self.env, info)
             with apart_from_the_model("the opponent"):
-                actions.append(self._policies[self._to_move](observation))
-            observation, reward, terminated, truncated, info = self._play(actions[-1])
+                actions.append(self._policies[seat](observation))
+                observation, reward, terminated, truncated, info = self._play(actions[-1])
             total = float(total) + float(reward)
+        info = {name: value for name, value in info.items() if name not in ("to_move", "success", "action_valid")}
+        if "action_valid" in own:  # that of the agent's action
+            info["action_valid"] = own["action_valid"]
         if terminated or truncated:
+            info["success"] = info["successes"][self._agent]
             observation = info.get("observations", {}).get(self._agent, observation)
-        info = {name: value for name, value in info.items() if name != "to_move"}
-        if valid is not None:  # that of the agent's action
-            info["action_valid"] = valid
         return observation, total, terminated, truncated, {**info, "opponent_actions": actions}
 
     def _play(self, action: str) -> Step:
         """Play an action of the seat to move, with the agent's reward."""
         observation, _, terminated, truncated, info = self.env.step(action)
-        self._to_move = int(info.get("to_move", self._to_move))
-        reward = float(info["payoffs"][self._agent]) if "payoffs" in info else 0.0
-        if terminated and "successes" in info:
-            info = {**info, "success": bool(info["successes"][self._agent])}
-        elif terminated or truncated:
-            info = {**info, "success": reward > 0}
-        return observation, reward, terminated, truncated, info
+        return observation, info["payoffs"][self._agent], terminated, truncated, info
+
+    def _random_policy(self, seed: int) -> Policy:
+        return self._random
 
     def _random(self, observation: str) -> str:
         if not self._listed:

@@ -11,12 +11,10 @@ from gym_trl.spaces import AnyText
 from gym_trl.text.parsing import CUT, ActionFormat
 from gym_trl.text.thoughts import split_thinking
 from gym_trl.types import UnfinishedResponse
-from gym_trl.wrappers.inner import check_text, instructions_of
-from gym_trl.wrappers.loss_return import loss_return_of
-from gym_trl.wrappers.text_wrapper import Reset, Step, TextWrapper
-from gym_trl.wrappers.traits import layer_of
+from gym_trl.wrappers.base import Reset, Step, TextWrapper, check_text, instructions_of, layer_of
+from gym_trl.wrappers.turn_limit import loss_return_of
 
-_ANSWER_LENGTH = 2**20
+_LONGEST_RESPONSE = 2**20
 CutActions: TypeAlias = Literal["reject", "accept"]
 """Treatment of an action that ``max_tokens`` cut off."""
 
@@ -71,16 +69,16 @@ class ParseAction(TextWrapper):
         if cut_actions not in ("reject", "accept"):
             raise ConfigError(f'cut_actions must be "reject" or "accept", got {cut_actions!r}')
         super().__init__(env, format=format, end_after=end_after, cut_actions=cut_actions)
-        self.action_space = AnyText(_ANSWER_LENGTH)
+        self.action_space = AnyText(_LONGEST_RESPONSE)
         self.end_after, self.cut_actions = end_after, cut_actions
         self._format = None if format is None else ActionFormat(format)
+        self._sentence = "" if self._format is None else self._format.sentence
         self._unreadable = self._invalid = 0  # in a row
 
     @property
     def instructions(self) -> str:
         """The environment's instructions, and a sentence on the format."""
-        rules = instructions_of(self.env)
-        return rules if self._format is None else f"{rules} {self._format.sentence}".strip()
+        return f"{instructions_of(self.env)} {self._sentence}".strip() if self._format else instructions_of(self.env)
 
     def part(self) -> Hashable:
         """Return the numbers of unreadable responses and of invalid actions in a row, if they can end the episode."""
@@ -97,10 +95,9 @@ class ParseAction(TextWrapper):
         if found is None:
             cut = self._is_cut(action)
             problem = CUT if cut else "No action found."
-            sentence = "" if self._format is None else self._format.sentence
             info = {"action_valid": False, "parse_error": problem, **({"action_cut": True} if cut else {})}
             self._unreadable += 1
-            step: Step = f"{problem} {sentence}".strip(), 0.0, False, False, info
+            step: Step = f"{problem} {self._sentence}".strip(), 0.0, False, False, info
         else:
             observation, reward, terminated, truncated, info = self.env.step(found)
             info = {"action_valid": True, **info, **({} if self._format is None else {"action": found})}
@@ -141,11 +138,7 @@ def action_writer(env: gym.Env[Any, Any]) -> Callable[[str], str]:
 
 
 def action_finder(env: gym.Env[Any, Any]) -> Callable[[str], str | None]:
-    """Return the function from a response to the action in it: that of the outermost ``ParseAction``, if any.
-
-    >>> action_finder(ParseAction(gym.make("TrlEnv/Echo-v0")))("I say <action>ox</action>")
-    'ox'
-    """
+    """Return the function from a response to the action in it: that of the outermost ``ParseAction``, if any."""
     reader = layer_of(env, ParseAction)
     if reader is not None:
         return reader.find_action

@@ -8,11 +8,7 @@ import gymnasium as gym
 
 from gym_trl.errors import ConfigError
 from gym_trl.kinds import load_function
-from gym_trl.wrappers.inner import check_penalty
-from gym_trl.wrappers.text_wrapper import Reset, Step, TextWrapper
-
-Potential = Callable[[Any], float]
-"""Function from the unwrapped environment to a number that measures progress."""
+from gym_trl.wrappers.base import Reset, Step, TextWrapper
 
 
 class SuccessReward(TextWrapper):
@@ -84,7 +80,8 @@ class StepPenalty(TextWrapper):
     reads_text = False
 
     def __init__(self, env: gym.Env[Any, Any], penalty: float = 0.01) -> None:
-        check_penalty(penalty)
+        if not (math.isfinite(penalty) and penalty >= 0):
+            raise ConfigError(f"penalty must be a finite number of at least 0, got {penalty}")
         super().__init__(env, penalty=penalty)
         self.penalty = penalty
 
@@ -148,9 +145,9 @@ class PotentialShaping(TextWrapper):
 
     reads_text = False
 
-    def __init__(self, env: gym.Env[Any, Any], potential: Potential | str) -> None:
+    def __init__(self, env: gym.Env[Any, Any], potential: Callable[[Any], float] | str) -> None:
         super().__init__(env, potential=potential)
-        self._potential: Potential = load_function(potential)
+        self._potential = load_function(potential)
         self._before = 0.0
 
     def lost(self, inside: float | None, turns: float) -> float:

@@ -11,7 +11,7 @@ An environment of several seats is a text environment in which the seats act one
 * ``info["observations"]`` of the last step may have a text for each seat, by its number; without it the last
   observation belongs to the seat that acted;
 * ``info["successes"]`` of the last step may have a truth value for each seat; without it a seat has succeeded if its
-  payoffs add up to more than 0;
+  payoffs add up to more than 0, and the game was not truncated;
 * ``zero_sum = True`` promises that the payoffs of every step add up to 0;
 * a method ``observe(seat)`` may return what a seat sees now. Then the observation of ``reset``, and of every step with
   a valid action that does not end the game, must be equal to ``observe(info["to_move"])``.
@@ -21,59 +21,17 @@ others have done, and plays the actions when it has all of them.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
 
 from gym_trl.errors import ConfigError, SeatError
-from gym_trl.wrappers.text_wrapper import Reset, Step, TextWrapper
-from gym_trl.wrappers.traits import attribute_of, layer_of, traits
+from gym_trl.wrappers.base import Reset, Step, TextWrapper, attribute_of, layer_of, layers_of
 
 MOST_IN_A_ROW = 100
 """Number of valid actions in a row after which a seat is taken to keep the turn forever while others wait."""
 _ROUNDING = 1e-6
-
-
-def _shows_as_it_is(env: gym.Env[Any, Any]) -> bool:
-    """Return whether no wrapper changes observations: all are Gymnasium's, which check, count or limit."""
-    while isinstance(env, gym.Wrapper):
-        if type(env).__module__ != "gymnasium.wrappers.common":
-            return False
-        env = env.env
-    return True
-
-
-def plays_all_seats(env: gym.Env[Any, Any]) -> bool:
-    """Return whether whoever steps an environment plays several seats, which ``Seats`` does not tell apart.
-
-    >>> plays_all_seats(gym.make("TrlEnv/KuhnPoker-v0")), plays_all_seats(gym.make("TrlEnv/Echo-v0"))
-    (True, False)
-
-    The environment is reset, because an attribute of this name may mean something else.
-    """
-    if traits(env).num_seats == 1 or layer_of(env, Seats) is not None:
-        return False
-    return "to_move" in env.reset(seed=0)[1]
-
-
-def check_seats_are_played(env: gym.Env[Any, Any]) -> None:
-    """Check that whoever steps an environment plays one seat of it, or that ``Seats`` tells them apart.
-
-    >>> check_seats_are_played(gym.make("TrlEnv/KuhnPoker-v0"))
-    Traceback (most recent call last):
-        ...
-    gym_trl.errors.ConfigError: ... has 2 seats, and its reward is that of none of them: ...
-
-    Raises:
-        ConfigError: All seats would be played as one episode, with a reward that means nothing.
-    """
-    if plays_all_seats(env):
-        raise ConfigError(
-            f"{env.unwrapped} has {traits(env).num_seats} seats, and its reward is that of none of them: let the model "
-            "play all seats (seats='self', --seats self), evaluate it with gym-trl eval --against, or have the other "
-            "seat played by gym_trl.wrappers.Opponent or by the environment's own opponent"
-        )
 
 
 class Seats(TextWrapper):
@@ -104,28 +62,24 @@ class Seats(TextWrapper):
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
-        self.num_seats = traits(env).num_seats
+        self.num_seats = int(attribute_of(env, "num_seats", 1))
         """Number of seats."""
         if self.num_seats < 2:
             raise ConfigError(
                 f"{env} has one seat: an environment of several has the attribute num_seats, info['to_move'] and "
                 "info['payoffs'] (see gym_trl.wrappers.seats)"
             )
-        self._zero_sum = traits(env).zero_sum
-        self._observe = attribute_of(env, "observe") if _shows_as_it_is(env) else None
-        self._next = 0
-        self._turns = 0
-        self._in_a_row = 0
+        as_it_is = all(type(layer).__module__ == "gymnasium.wrappers.common" for layer in layers_of(env)[1:])
+        self._observe = attribute_of(env, "observe") if as_it_is else None
+        self._next = self._turns = self._in_a_row = 0
         self._asked: set[int] = set()
         self._paid: list[float] = []
 
     def begin(self, observation: Any, info: dict[str, Any]) -> Reset:
         """Check who begins."""
         self._turns = self._in_a_row = 0
-        self._paid = [0.0] * self.num_seats
-        self._next = self._seat(info, "at reset")
-        self._asked = {self._next}
-        self._check_shown(observation, "at reset")
+        self._paid, self._asked = [0.0] * self.num_seats, set()
+        self._pass_to(info, observation, "at reset")
         return observation, info
 
     def act(self, action: Any) -> Step:
@@ -134,34 +88,36 @@ class Seats(TextWrapper):
         where = f"in turn {self._turns}, of seat {player}"
         observation, reward, terminated, truncated, info = self.env.step(action)
         over = terminated or truncated
-        payoffs = self._payoffs(info, where, reward=float(reward), terminated=terminated, over=over)
+        payoffs = self._payoffs(info, where, float(reward), terminated=terminated, over=over)
         self._paid = [sum(pair) for pair in zip(self._paid, payoffs, strict=True)]
         info = {**info, "player": player, "payoffs": payoffs}
+        info.pop("success", None)  # whose would it be?
         if over:
             declared = info.get("successes")
             if declared is not None and (isinstance(declared, str | Mapping) or len(declared) != self.num_seats):
                 raise SeatError(f"info['successes'] must have {self.num_seats} entries {where}, got {declared!r:.100}")
-            successes = [paid > _ROUNDING for paid in self._paid] if declared is None else map(bool, declared)
-            info["successes"] = tuple(successes)
-            if terminated:
-                info["success"] = info["successes"][player]
+            won = [terminated and paid > _ROUNDING for paid in self._paid] if declared is None else declared
+            info["successes"] = tuple(map(bool, won))
+            info["success"] = info["successes"][player]
             return observation, payoffs[player], terminated, truncated, info
-        info.pop("success", None)
         valid = bool(info.get("action_valid", True))
         if not valid:
             info.setdefault("to_move", player)  # a wrapper that refuses an action knows nothing of seats
-        self._next = self._seat(info, where)
-        self._asked.add(self._next)
-        if valid:
-            self._check_shown(observation, where)
-        passed = self._next != player
-        self._in_a_row = 0 if passed else self._in_a_row + valid
+        self._pass_to(info, observation if valid else None, where)
+        self._in_a_row = 0 if self._next != player else self._in_a_row + valid
         if self._in_a_row >= MOST_IN_A_ROW:
             raise SeatError(f"the turn is never passed: it is seat {player}'s again {where}, after {MOST_IN_A_ROW}")
         return observation, payoffs[player], False, False, info
 
-    def _check_shown(self, observation: Any, where: str) -> None:
-        """Check that an observation is what the seat to move sees, if the environment says in text what that is."""
+    def _pass_to(self, info: dict[str, Any], observation: Any, where: str) -> None:
+        """Note the seat to move, and check that the observation is what it sees, if the environment can say that."""
+        seat: Any = info.get("to_move")
+        if isinstance(seat, bool) or not hasattr(seat, "__index__") or not 0 <= int(seat) < self.num_seats:
+            raise SeatError(
+                f"info['to_move'] must be the seat that acts next, 0 to {self.num_seats - 1}; got {seat!r:.100} {where}"
+            )
+        self._next = int(seat)
+        self._asked.add(self._next)
         if self._observe is None or not isinstance(observation, str):
             return
         if observation != (own := self._observe(self._next)):
@@ -169,20 +125,11 @@ class Seats(TextWrapper):
             whose = f", which is what seat {others[0]} sees" if others else ""
             raise SeatError(f"seat {self._next} is shown {observation!r:.200}{whose}, not {own!r:.200}, {where}")
 
-    def _seat(self, info: dict[str, Any], where: str) -> int:
-        """Return the seat to move."""
-        seat: Any = info.get("to_move")
-        if isinstance(seat, bool) or not hasattr(seat, "__index__") or not 0 <= int(seat) < self.num_seats:
-            raise SeatError(
-                f"info['to_move'] must be the seat that acts next, 0 to {self.num_seats - 1}; got {seat!r:.100} {where}"
-            )
-        return int(seat)
-
     def _payoffs(
-        self, info: dict[str, Any], where: str, *, reward: float, terminated: bool, over: bool
+        self, info: dict[str, Any], where: str, reward: float, *, terminated: bool, over: bool
     ) -> tuple[float, ...]:
         """Return the checked payoffs of a step."""
-        declared: Sequence[float] | None = info.get("payoffs")
+        declared: Any = info.get("payoffs")
         if declared is None:
             if terminated:
                 raise SeatError(f"the game ends without info['payoffs'], a reward for each seat, {where}")
@@ -195,8 +142,36 @@ class Seats(TextWrapper):
             payoffs = ()
         if len(payoffs) != self.num_seats or not all(map(math.isfinite, payoffs)):
             raise SeatError(f"info['payoffs'] must be {self.num_seats} finite numbers, got {declared!r:.100} {where}")
-        if self._zero_sum and abs(math.fsum(payoffs)) > _ROUNDING * max(1.0, *map(abs, payoffs)):
-            raise SeatError(f"zero_sum is declared, and the payoffs {payoffs} add up to {math.fsum(payoffs):g} {where}")
+        total = math.fsum(payoffs)
+        if attribute_of(self.env, "zero_sum") and abs(total) > _ROUNDING * max(1.0, *map(abs, payoffs)):
+            raise SeatError(f"zero_sum is declared, and the payoffs {payoffs} add up to {total:g} {where}")
         if not over and (idle := [k for k, paid in enumerate(payoffs) if paid and k not in self._asked]):
             raise SeatError(f"seat {idle[0]} is paid {payoffs[idle[0]]:g} before it was ever to move, {where}")
         return payoffs
+
+
+def plays_all_seats(env: gym.Env[Any, Any]) -> bool:
+    """Return whether whoever steps an environment plays several seats, which ``Seats`` does not tell apart.
+
+    >>> plays_all_seats(gym.make("TrlEnv/KuhnPoker-v0")), plays_all_seats(gym.make("TrlEnv/Echo-v0"))
+    (True, False)
+
+    The environment is reset, because an attribute of this name may mean something else.
+    """
+    if attribute_of(env, "num_seats", 1) == 1 or layer_of(env, Seats) is not None:
+        return False
+    return "to_move" in env.reset(seed=0)[1]
+
+
+def check_seats_are_played(env: gym.Env[Any, Any]) -> None:
+    """Check that whoever steps an environment plays one seat of it, or that ``Seats`` tells them apart.
+
+    Raises:
+        ConfigError: All seats would be played as one episode, with a reward that means nothing.
+    """
+    if plays_all_seats(env):
+        raise ConfigError(
+            f"{env.unwrapped} has {attribute_of(env, 'num_seats')} seats, and its reward is that of none of them: let "
+            "the model play all seats (seats='self', --seats self), evaluate it with gym-trl eval --against, or have "
+            "the other seat played by gym_trl.wrappers.Opponent or by the environment's own opponent"
+        )

@@ -22,15 +22,15 @@ from hashlib import blake2b
 from typing import Any, TypeAlias
 
 import gymnasium as gym
+import numpy as np
 
-from gym_trl.errors import ConfigError, described, raise_interrupt, safe_str
+from gym_trl.errors import ConfigError, refused, safe_str
 from gym_trl.kinds import load_function
 from gym_trl.seeding import generator_key
 from gym_trl.types import UNNAMED, StateName
-from gym_trl.wrappers.loss_return import limits_of, loss_return_of
+from gym_trl.wrappers.base import Reset, Step, TextWrapper, layers_of
 from gym_trl.wrappers.reward import PotentialShaping
-from gym_trl.wrappers.text_wrapper import Reset, Step, TextWrapper
-from gym_trl.wrappers.traits import layers_of
+from gym_trl.wrappers.turn_limit import limits_of, loss_return_of
 
 KeyFunction: TypeAlias = Callable[[Any], Hashable]
 """Function from the unwrapped environment to the key of its current state."""
@@ -46,7 +46,7 @@ _STATELESS = (
     gym.wrappers.RecordEpisodeStatistics,
 )
 """Wrappers of Gymnasium that keep no state, or a number of turns."""
-_STATEFUL = frozenset({"DelayObservation", "NormalizeObservation", "StickyAction", "TimeAwareObservation"})
+_STATEFUL = {"DelayObservation", "NormalizeObservation", "StickyAction", "TimeAwareObservation"}
 """Names of Gymnasium's wrappers that keep or show a state although their base class suggests otherwise."""
 
 
@@ -79,18 +79,15 @@ class StateKey(TextWrapper):
     def __init__(self, env: gym.Env[Any, Any], key: KeyFunction | str | None = None) -> None:
         super().__init__(env, key=key)
         self._function: KeyFunction | None = None if key is None else load_function(key)
-        self._owner: Any = None  # the layer with the attribute
         self.declared = False
         """True if the environment or ``key`` names the state, so that it is not named by its history."""
-        self._layers: list[TextWrapper] = []
-        self._history = ""
-        self._has_place = False
         self.state: StateName = UNNAMED
         """Names of the current state."""
         self.markov_state_key = False
         """True if states that share a key are promised to behave alike; valid after a reset."""
         self.task_key = ""
         """Name of the task, the same for all seeds whose episodes have the same states; empty if there is none."""
+        self._history = ""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
         """Start an episode."""
@@ -101,19 +98,18 @@ class StateKey(TextWrapper):
         """Choose how states are named in this episode."""
         layers = layers_of(self.env)
         self._owner = next((layer for layer in reversed(layers) if hasattr(layer, "state_key")), None)
-        toy = self._owner is None and _is_toy_text(self.unwrapped)
+        toy = self._owner is None and type(self.unwrapped).__module__.startswith("gymnasium.envs.toy_text.")
         self.declared = self._function is not None or self._owner is not None or toy
         if self._function is not None:
             markov = bool(getattr(self._function, "markov_state_key", False))
         else:
             markov = toy or bool(self.env.metadata.get("markov_state_key"))
         self.markov_state_key = self.declared and markov and all(map(_is_known, layers[1:]))
-        self._layers = [layer for layer in layers[::-1] if self.markov_state_key and isinstance(layer, TextWrapper)]
+        self._layers = [layer for layer in layers[::-1] if isinstance(layer, TextWrapper)]
         shaped = any(isinstance(layer, PotentialShaping) for layer in layers)
-        self._has_place = self.markov_state_key and not shaped and not loss_return_of(self.env, turns=0)
+        self._has_place = not shaped and not loss_return_of(self.env, turns=0)
         task = "any" if toy else getattr(self.unwrapped, "task_key", None)
-        # A wrapper that plays other seats draws from the seed.
-        plays = any(hasattr(layer, "num_seats") for layer in self._layers)
+        plays = any(hasattr(layer, "num_seats") for layer in self._layers)  # other seats, which draw from the seed
         shares = self.markov_state_key and self._function is None and not plays and task is not None
         self.task_key = as_text_key(task) if shares else ""
         self._name(observation)
@@ -131,33 +127,22 @@ class StateKey(TextWrapper):
             self._history = _digest(f"{self._history} {new!r}")
             self.state = StateName(self._history)
             return
-        key = self._key()
+        if self._function is not None:
+            with refused(f"state_key for {safe_str(self.unwrapped)}"):
+                key = self._function(self.unwrapped)
+        else:
+            key = _toy_text_key(self.unwrapped) if self._owner is None else self._owner.state_key
         if not self.markov_state_key:
             self.state = StateName(as_text_key(key))
             return
         parts = [part for layer in self._layers if (part := layer.part()) is not None]
+        place = (key, *parts) if parts else key
         limits = limits_of(self.env)
         # A limit that is further away than one around it does not apply.
-        left = [int(one) for place, one in enumerate(limits) if all(one < outer for outer in limits[:place])]
-        place = (key, *parts) if parts else key
-        if len(left) == 1 and self._has_place:
-            self.state = StateName(as_text_key((place, *left)), as_text_key(place), left[0])
-        else:
-            self.state = StateName(as_text_key((place, *left) if left else place))
-
-    def _key(self) -> Hashable:
-        if self._owner is not None and self._function is None:
-            key: Hashable = self._owner.state_key
-            return key
-        if self._function is None:
-            return _toy_text_key(self.unwrapped)
-        try:
-            return self._function(self.unwrapped)
-        except ConfigError:
-            raise
-        except BaseException as error:
-            raise_interrupt(error)
-            raise ConfigError(f"state_key for {safe_str(self.unwrapped)} raised {described(error)}") from error
+        left = [int(one) for number, one in enumerate(limits) if all(one < outer for outer in limits[:number])]
+        named = as_text_key((place, *left) if left else place)
+        one_limit = len(left) == 1 and self._has_place
+        self.state = StateName(named, as_text_key(place), left[0]) if one_limit else StateName(named)
 
 
 def as_text_key(key: Hashable) -> str:
@@ -183,12 +168,13 @@ def _plain(key: Any) -> Any:
         return tuple(map(_plain, key))
     if isinstance(key, frozenset):
         return ("frozenset", *sorted(map(repr, map(_plain, key))))
-    if key is None or type(key) in (bool, bytes):
+    if key is None or isinstance(key, bool | bytes):
         return key
-    for plain in (str, int, float):
-        if isinstance(key, plain):  # also of a subclass, such as an enumeration
-            return plain.__str__(key) if plain is str else plain(key)
-    if hasattr(key, "item") and getattr(key, "shape", None) == ():  # NumPy's other numbers
+    if isinstance(key, str):  # also of a subclass, such as an enumeration
+        return str.__str__(key)
+    if isinstance(key, int | float):
+        return int(key) if isinstance(key, int) else float(key)
+    if isinstance(key, np.generic):
         return key.item()
     raise ConfigError(
         "a state key must be hashable and made of strings, numbers, booleans, None and tuples of these, "
@@ -210,10 +196,6 @@ def _is_known(layer: Any) -> bool:
     except AttributeError:
         return False
     return True
-
-
-def _is_toy_text(game: Any) -> bool:
-    return type(game).__module__.startswith("gymnasium.envs.toy_text.")
 
 
 def _toy_text_key(game: Any) -> Hashable:

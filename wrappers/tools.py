@@ -1,12 +1,13 @@
-"""Wrapper with tools that the model calls in its responses."""
+"""Wrapper with tools that the model calls in its responses, and functions as tools."""
 
+import inspect
 import json
 import re
 import shlex
-from collections import deque
-from collections.abc import Callable, Hashable, Sequence
-from os import getpid
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
+from types import NoneType, UnionType
+from typing import Any, Literal, NamedTuple, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import gymnasium as gym
 
@@ -14,21 +15,38 @@ from gym_trl.errors import ConfigError, InfrastructureError, ModelFaultError, ch
 from gym_trl.kinds import load_function
 from gym_trl.spaces import AnyText
 from gym_trl.text.thoughts import split_thinking
-from gym_trl.wrappers.inner import check_text, instructions_of, longest_observation
-from gym_trl.wrappers.mcp_server import MCPServer
-from gym_trl.wrappers.text_wrapper import Reset, Step, TextWrapper
-from gym_trl.wrappers.tool import Tool, function_tool
-
-if TYPE_CHECKING:
-    from gym_trl.wrappers.mcp_connection import Connection
+from gym_trl.wrappers.base import Reset, Step, TextWrapper, check_text, instructions_of, longer_text
+from gym_trl.wrappers.mcp_server import Connection, MCPServer
 
 _OPENING = re.compile("<(tool|tool_call)>")
 _FORM = '<tool>{"name": ..., "arguments": {...}}</tool>'
-_LEFT_OUT = "\n({} more characters)"
-
-
+_TYPES: dict[Any, str] = {
+    int: "integer",
+    float: "number",
+    str: "string",
+    bool: "boolean",
+    list: "array",
+    tuple: "array",
+    dict: "object",
+}
+_PYTHON = {"integer": int, "number": int | float, "string": str, "boolean": bool, "array": list, "object": dict}
+_ARGUMENT = re.compile(r"^\s+\*{0,2}(\w+)\s*(?:\([^)]*\))?:\s*(.+)$")
 Source: TypeAlias = Callable[..., Any] | str | MCPServer
 """Function, MCP server, or the name of either."""
+
+
+class Tool(NamedTuple):
+    """Function that a model can call by name."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    """JSON schema of the arguments, as an object."""
+    call: Callable[..., Any]
+
+    def __str__(self) -> str:
+        shown = {"name": self.name, "description": self.description, "parameters": self.parameters}
+        return json.dumps(shown, ensure_ascii=False)
 
 
 class Tools(TextWrapper):
@@ -83,17 +101,21 @@ class Tools(TextWrapper):
             raise ConfigError(f"tools must be a list of functions or servers with at least one, got {tools!r:.80}")
         check_text(env, "Tools", env.observation_space, env.action_space)
         super().__init__(env, tools=tools, max_calls=max_calls, max_length=max_length)
-        self.max_calls = max_calls
-        self.max_length = max_length
+        self.max_calls, self.max_length = max_calls, max_length
+        self.observation_space = AnyText(max(longer_text(env, 0).max_length, max_length + 30))
         self._calls = 0
-        sources = [_server(source) for source in tools]
-        self._servers = [source for source in sources if isinstance(source, MCPServer)]
-        functions = [source for source in sources if not isinstance(source, MCPServer)]
-        self._functions = _by_name([function_tool(load_function(function)) for function in functions])
+        self._functions: list[Tool] = []
+        self._servers: list[MCPServer] = []
         self._connections: list[Connection] = []
-        self._served: dict[str, Tool] = {}
-        room = max_length + len(_LEFT_OUT.format(10**9))
-        self.observation_space = AnyText(max(longest_observation(env), room))
+        for source in tools:
+            if isinstance(source, MCPServer):
+                self._servers.append(source)
+            elif isinstance(source, str) and source.startswith("mcp:"):
+                command, *args = shlex.split(source.removeprefix("mcp:")) or [""]
+                self._servers.append(MCPServer(command, args))
+            else:
+                self._functions.append(function_tool(load_function(source)))
+        _by_name(self._functions)
 
     @property
     def instructions(self) -> str:
@@ -121,16 +143,15 @@ class Tools(TextWrapper):
 
     def act(self, action: str) -> Step:
         """Call a tool, or play an action."""
-        body = find_call(split_thinking(action).text)
-        if body is None:
+        text = split_thinking(action).text
+        openings = list(_OPENING.finditer(text))
+        if not openings:
             return self.env.step(action)
         self._calls += 1
-        tool, arguments, error = self._read(body)
-        valid = tool is not None
-        result = f"Error: {error}" if tool is None else _result(tool, arguments)
+        name, result = self._called(text[openings[-1].end() :].partition(f"</{openings[-1][1]}>")[0])
         if len(result) > self.max_length:
-            result = result[: self.max_length] + _LEFT_OUT.format(len(result) - self.max_length)
-        return result, 0.0, False, False, {"action_valid": valid, "tool": tool.name if tool else None}
+            result = f"{result[: self.max_length]}\n({len(result) - self.max_length} more characters)"
+        return result, 0.0, False, False, {"action_valid": name is not None, "tool": name}
 
     def close(self) -> None:
         """End the servers, and close the environment."""
@@ -138,78 +159,110 @@ class Tools(TextWrapper):
         super().close()
 
     def __getstate__(self) -> dict[str, Any]:
-        # Running servers are not copied; the copy starts its own.
-        return {**self.__dict__, "_connections": [], "_served": {}}
+        return {**self.__dict__, "_connections": []}  # running servers are not copied; the copy starts its own
 
     def _tools(self) -> dict[str, Tool]:
-        if any(connection.process != getpid() for connection in self._connections):
-            self._connections = []
         if self._servers and not self._connections:
             self._connections = [server.connect() for server in self._servers]
-            self._served = _by_name([tool for connection in self._connections for tool in connection.tools])
-        return _by_name([*self._functions.values(), *self._served.values()])
+        served = [Tool(*one) for connection in self._connections for one in connection.tools]
+        return _by_name([*self._functions, *served])
 
     def _disconnect(self) -> None:
-        connections, self._connections, self._served = self._connections, [], {}
+        connections, self._connections = self._connections, []
         for connection in connections:
             connection.close()
 
-    def _read(self, body: str) -> tuple[Tool | None, dict[str, Any], str]:
-        """Return the called tool and its arguments, or an error message."""
+    def _called(self, body: str) -> tuple[str | None, str]:
+        """Return the name of the tool that a call's JSON calls, ``None`` if it is no call, and its result."""
         if self._calls > self.max_calls:
-            return None, {}, "No calls are left. Answer with an action."
-        parsed = parse_call(body)
-        if parsed is None:
-            return None, {}, f"This is no call. Write {_FORM}."
-        name, arguments = parsed
+            return None, "Error: No calls are left. Answer with an action."
+        try:
+            call = json.loads(body)
+            name, arguments = call["name"], call.get("arguments", {})
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return None, f"Error: This is no call. Write {_FORM}."
         tools = self._tools()
         if not isinstance(name, str) or name not in tools:
-            return None, {}, f"There is no tool {name!r:.80}, only {', '.join(tools)}."
+            return None, f"Error: There is no tool {name!r:.80}, only {', '.join(tools)}."
         if not isinstance(arguments, dict):
-            return None, {}, f"The arguments must be an object. Write {_FORM}."
-        return tools[name], arguments, ""
+            return None, f"Error: The arguments must be an object. Write {_FORM}."
+        try:
+            result = tools[name].call(**arguments)
+            return name, result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
+        except (InfrastructureError, ModelFaultError):  # these end the episode, see gym_trl.errors
+            raise
+        except BaseException as error:  # any other exception is the tool's result
+            raise_interrupt(error)
+            return name, f"Error: {described(error)}"
 
 
-def parse_call(body: str) -> tuple[Any, Any] | None:
-    """Return the name and the arguments in a call's JSON, of any type; ``None`` if there is no name.
+def function_tool(function: Callable[..., Any]) -> Tool:
+    """Return a function as a tool, described by its signature and docstring.
 
-    >>> parse_call('{"name": "add", "arguments": {"a": 1}}'), parse_call('{"name": "now"}'), parse_call("[]")
-    (('add', {'a': 1}), ('now', {}), None)
+    >>> def add(a: int, b: int = 0) -> int:
+    ...     '''Add two integers.
+    ...
+    ...     Args:
+    ...         a: The first.
+    ...     '''
+    ...     return a + b
+    >>> print(function_tool(add))
+    {"name": "add", "description": "Add two integers.", "parameters": {"type": "object", "properties":
+    {"a": {"type": "integer", "description": "The first."}, "b": {"type": "integer", "default": 0}}, "required": ["a"]}}
+    >>> function_tool(add).call(a=1, b="2")
+    Traceback (most recent call last):
+        ...
+    TypeError: b must be of type integer, got '2'
+
+    Raises:
+        ConfigError: The function has no name, or it cannot be called with named arguments.
     """
-    try:
-        call = json.loads(body)
-        return call["name"], call.get("arguments", {})
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return None
+    name = getattr(function, "__name__", "")
+    if not name.isidentifier():
+        raise ConfigError(f"a tool must be a function with a name, got {function!r}")
+    hints, docstring = get_type_hints(function), inspect.getdoc(function) or ""
+    section = docstring.partition("Args:\n")[2].split("\n\n")[0]
+    about = {found[1]: found[2] for line in section.splitlines() if (found := _ARGUMENT.match(line))}
+    properties: dict[str, dict[str, Any]] = {}
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise ConfigError(f"the tool {name} must take named arguments, and has {parameter}")
+        properties[parameter.name] = _schema(hints.get(parameter.name))
+        if parameter.name in about:
+            properties[parameter.name]["description"] = about[parameter.name]
+        if parameter.default is not parameter.empty:
+            properties[parameter.name]["default"] = parameter.default
+    required = [name for name, schema in properties.items() if "default" not in schema]
+    parameters = {"type": "object", "properties": properties, "required": required}
+    return Tool(name, " ".join(docstring.split("\n\n")[0].split()), parameters, partial(_call, function, properties))
 
 
-def find_call(text: str) -> str | None:
-    """Return the text after the last tag of a call, up to its end; ``None`` if there is no such tag.
-
-    >>> find_call('I could <tool>this</tool> or <tool_call>{"name": "now"}</tool_call>'), find_call("42")
-    ('{"name": "now"}', None)
-    """
-    last = deque(_OPENING.finditer(text), maxlen=1)
-    return text[last[0].end() :].partition(f"</{last[0][1]}>")[0] if last else None
-
-
-def _result(tool: Tool, arguments: dict[str, Any]) -> str:
-    try:
-        result = tool.call(**arguments)
-        return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
-    except (InfrastructureError, ModelFaultError):  # these end the episode, see gym_trl.errors
-        raise
-    except BaseException as error:  # any other exception is the tool's result
-        raise_interrupt(error)
-        return f"Error: {described(error)}"
+def _call(function: Callable[..., Any], properties: Mapping[str, Any], /, **arguments: Any) -> Any:
+    """Call a function with arguments of the types that it declares."""
+    inspect.signature(function).bind(**arguments)  # its error names the missing argument, not the location
+    for name, value in arguments.items():
+        schema = properties[name]
+        kind = schema.get("type")
+        if "default" in schema and value == schema["default"]:
+            continue
+        if "enum" in schema and value not in schema["enum"]:
+            raise TypeError(f"{name} must be one of {schema['enum']}, got {value!r:.80}")
+        if kind and (not isinstance(value, _PYTHON[kind]) or (isinstance(value, bool) and kind != "boolean")):
+            raise TypeError(f"{name} must be of type {kind}, got {value!r:.80}")
+    return function(**arguments)
 
 
-def _server(source: Source) -> Source:
-    """Return the server that a source names, or the source itself."""
-    if not isinstance(source, str) or not source.startswith("mcp:"):
-        return source
-    command, *args = shlex.split(source.removeprefix("mcp:")) or [""]
-    return MCPServer(command, args)
+def _schema(hint: Any) -> dict[str, Any]:
+    """Return the JSON schema of an annotation; empty if it may be anything."""
+    if get_origin(hint) in (Union, UnionType):
+        kinds = [kind for kind in get_args(hint) if kind is not NoneType]
+        return _schema(kinds[0]) if len(kinds) == 1 else {}
+    if get_origin(hint) is Literal:
+        return {"enum": list(get_args(hint))}
+    kind = _TYPES.get(get_origin(hint) or hint)
+    if kind == "array" and get_args(hint):
+        return {"type": kind, "items": _schema(get_args(hint)[0])}
+    return {"type": kind} if kind else {}
 
 
 def _by_name(tools: Sequence[Tool]) -> dict[str, Tool]:

@@ -1,15 +1,34 @@
-"""Wrapper that limits the number of turns."""
+"""Limits of turns, and the return of a lost episode, so that ending early never pays.
 
+An environment that is played to its end settles by itself: a lost game costs its stake, a shaped reward takes back what
+it paid for coming close. An episode that is cut off does not get there. Therefore an environment declares the return of
+a loss as the attribute ``loss_return``, such as ``-1.0`` if a lost game pays -1, and a wrapper that changes rewards
+computes its own from that inside (``TextWrapper.lost``). Where nothing declares it, it is ``None``.
+
+* ``TurnLimit`` charges what a loss would still cost where it ends an episode.
+* Tokens, actions that cannot be read and crashes end an episode with no more than ``loss_return``, as known after the
+  reset and for the slowest loss (``play``).
+"""
+
+import math
 from typing import Any
 
 import gymnasium as gym
 
-from gym_trl.errors import check_counts
-from gym_trl.spaces import AnyText
+from gym_trl.errors import ConfigError, check_counts
 from gym_trl.text import counted
-from gym_trl.wrappers.inner import check_text, instructions_of, longest_observation, text_of
-from gym_trl.wrappers.loss_return import loss_return_of
-from gym_trl.wrappers.text_wrapper import Reset, Step, TextWrapper
+from gym_trl.wrappers.base import Reset, Step, TextWrapper, check_text, instructions_of, longer_text, text_of
+
+_GYMNASIUM = {  # the lowest reward of a step, and of a loss
+    "FrozenLakeEnv": (0.0, 0.0),
+    "CliffWalkingEnv": (-100.0, 0.0),
+    "TaxiEnv": (-10.0, 0.0),
+    "BlackjackEnv": (0.0, -1.0),
+    "MountainCarEnv": (-1.0, 0.0),
+    "Continuous_MountainCarEnv": (-0.1, 0.0),
+    "AcrobotEnv": (-1.0, 0.0),
+    "PendulumEnv": (-16.2736044, 0.0),
+}
 
 
 class TurnLimit(TextWrapper):
@@ -25,9 +44,8 @@ class TurnLimit(TextWrapper):
     (False, True, 'turn_limit')
 
     An episode that the environment ends in its last turn is terminated and not truncated. One that is truncated is
-    charged what a loss would still cost (``gym_trl.wrappers.loss_return``). Outside of ``ParseAction`` it counts
-    responses, inside of it only responses with an action. ``announce`` adds a line to every observation and a sentence
-    to ``instructions``.
+    charged what a loss would still cost. Outside of ``ParseAction`` it counts responses, inside of it only responses
+    with an action. ``announce`` adds a line to every observation and a sentence to ``instructions``.
 
     Raises:
         ConfigError: ``turns`` is not a positive integer.
@@ -44,7 +62,7 @@ class TurnLimit(TextWrapper):
         if announce:
             check_text(env, "announce", env.observation_space)
             # One character more, because "0 turns" is longer than "1 turn".
-            self.observation_space = AnyText(longest_observation(env) + len(self._announced("")) + 1)
+            self.observation_space = longer_text(env, len(self._announced("")) + 1)
 
     @property
     def instructions(self) -> str:
@@ -68,3 +86,56 @@ class TurnLimit(TextWrapper):
 
     def _announced(self, observation: Any) -> Any:
         return f"{text_of(observation)}\n({counted(self.turns_left, 'turn')} left)" if self.announce else observation
+
+
+def limits_of(env: gym.Env[Any, Any]) -> list[float]:
+    """Return the turns left by each layer that limits them, from the outermost.
+
+    >>> env = gym.make("FrozenLake-v1")
+    >>> _ = env.reset(seed=0), env.step(0)
+    >>> limits_of(env)
+    [99.0]
+
+    A layer limits turns by the attribute ``turns_left``; so does Gymnasium's ``TimeLimit``.
+    """
+    limits: list[float] = []
+    while True:
+        if isinstance(env, gym.wrappers.TimeLimit):
+            limits.append(float(env._max_episode_steps - (env._elapsed_steps or 0)))
+        elif isinstance(left := getattr(env, "turns_left", None), int | float):
+            limits.append(float(left))
+        if not isinstance(env, gym.Wrapper):
+            return [left for left in limits if math.isfinite(left)]
+        env = env.env
+
+
+def loss_return_of(env: Any, turns: float | None = None) -> float | None:
+    """Return the lowest reward of the rest of an episode that is played on to a loss; ``None`` if it is not known.
+
+    >>> from gym_trl.wrappers import StepPenalty
+    >>> env = StepPenalty(gym.make("TrlEnv/GuessNumber-v0", turns=4), penalty=0.125)
+    >>> _ = env.reset(seed=0)
+    >>> loss_return_of(env), loss_return_of(gym.make("MountainCar-v0")), loss_return_of(gym.make("CartPole-v1"))
+    (-0.5, -200.0, None)
+
+    After a reset this is the lowest return of a loss.
+
+    Args:
+        env: Environment that was reset, with its wrappers.
+        turns: Most turns of the rest; ``None``: the smallest limit, or 1 if nothing limits them.
+
+    Raises:
+        ConfigError: The environment declares no finite number.
+    """
+    turns = min(limits_of(env), default=1) if turns is None else turns
+    if (declared := getattr(env, "loss_return", None)) is not None:
+        if not math.isfinite(declared):
+            raise ConfigError(f"loss_return must be a finite number, got {declared} from {env!s:.80}")
+        return float(declared)
+    if not isinstance(env, gym.Wrapper):
+        known = _GYMNASIUM.get(type(env).__name__) if type(env).__module__.startswith("gymnasium.envs.") else None
+        return None if known is None else known[0] * turns + known[1]
+    inside = loss_return_of(env.env, turns)
+    if isinstance(env, TextWrapper):
+        return env.lost(inside, turns)
+    return float(env.reward(inside)) if isinstance(env, gym.RewardWrapper) and inside else inside

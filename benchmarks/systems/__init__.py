@@ -10,19 +10,18 @@ To add one:
    observations and actions, whose steps are delayed and whose number of turns is fixed by the seed. The first user
    message is ``first_message(env, observation)``; each later observation is a user message (a tool's, if the system
    supports tools only); the whole response is the action. Reset with the episode's seed, if the system can be told one.
-2. Sample with ``generator.llm``, a ``vllm.LLM`` of this process, or with ``generator.serving(...)``, the real ``vllm
-   serve``. Temperature 1, no top-p or top-k, at most ``game.tokens_per_turn`` tokens per turn and ``game.tokens`` per
-   episode. A turn ends with the eos token of ``generator.tokenizer``.
-3. Put ``with generator.measured() as counts: ...`` (or the server's) around the rollout and nothing else. A recorder at
+2. Sample with ``generator.llm``, a ``vllm.LLM`` of this process. Temperature 1, no top-p or top-k, at most
+   ``game.tokens_per_turn`` tokens per turn and ``game.tokens`` per episode. A turn ends with the eos token of
+   ``generator.tokenizer``.
+3. Put ``with generator.measured() as counts: ...`` around the rollout and nothing else. A recorder at
    the engine writes the requests, steps, tokens and times into ``counts``, for every system in the same way.
 4. Return ``Run(played, counts)`` with the data that the system would hand to the trainer, unchanged, right or wrong:
    ``None`` for a mask or logprobs that it does not return; the rows of single turns in ``rows``. A system with a
    ``rollout_func`` uses ``trainers.call_rollout_func``.
 
-Packages that conflict with ours are listed in ``benchmarks/peers/NAME.txt`` (or ``tests/compat/peers/NAME.txt``);
-``make bench`` installs each list into ``.venv/.bench/NAME`` (or ``.venv/.peers/NAME``), and ``System.folder`` is that
-NAME. Systems of one folder share a process and an engine, see ``worker.py``. A system that raises has a row with the
-reason.
+Packages that conflict with ours are in a folder of their own, ``.venv/.bench/NAME`` or ``.venv/.peers/NAME``, which the
+Makefile fills, and ``System.folder`` is that NAME. Systems of one folder share a process and an engine, see
+``worker.py``. A system that raises has a row with the reason.
 """
 
 from collections.abc import Mapping
@@ -31,7 +30,7 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 
-from gym_trl.wrappers.inner import instructions_of
+from gym_trl.wrappers.base import instructions_of
 
 
 @dataclass(frozen=True)
@@ -141,13 +140,6 @@ _TUTORIAL = (
 )
 SYSTEMS: dict[str, System] = {
     "gym_trl": System("gym-trl", "ours"),
-    "gym_trl_served": System(
-        "gym-trl, over HTTP",
-        "ours",
-        "its own loop and engine, without a trainer, whose server mode sends the weights to a GPU",
-        function="play_served",
-        compared=False,
-    ),
     "environment_factory": System(
         "TRL 1.16, environment_factory",
         "environment_factory",
@@ -192,23 +184,6 @@ SYSTEMS: dict[str, System] = {
         one_by_one=True,
         slow=True,
     ),
-    "verifiers": System(
-        "verifiers 0.4.0",
-        "verifiers_env",
-        "its harness is ours, in this process, which its documentation allows, and posts the requests itself: its own "
-        "starts an interpreter for each turn, and OpenAI's client took three quarters of a long conversation's time; "
-        "a renderer of ours for the tiny model's template, as it lets others bring one, and Qwen3's with "
-        "thinking_retention='all': only these continue a conversation instead of rendering it again; "
-        "it has no engine of its own, only a server: `vllm serve --enable-scale-out`",
-        folder="verifiers",
-        slow=True,
-    ),
-    "gem": System(
-        "GEM 0.1.0, vector",
-        "gem_vector",
-        "its loop is not in its package: ours does what its example does; "
-        "it trains on a row per turn, each with the whole history as its prompt",
-    ),
     "skyrl": System(
         "SkyRL 0.3.0, engine in this process",
         "skyrl_generator",
@@ -217,15 +192,6 @@ SYSTEMS: dict[str, System] = {
         "the row, as its data allows; environments that wait are stepped in as many threads as there are episodes, by "
         "its own setting",
         folder="skyrl",
-    ),
-    "skyrl_served": System(
-        "SkyRL 0.3.0, over HTTP",
-        "skyrl_generator",
-        "its own client of inference engines, RemoteInferenceClient, to one `vllm serve --enable-scale-out` without a "
-        "router; otherwise as above",
-        function="play_served",
-        folder="skyrl",
-        compared=False,
     ),
     "textarena": System(
         "TextArena 0.7.4, agents",

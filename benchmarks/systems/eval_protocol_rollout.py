@@ -38,7 +38,7 @@ def play(game, generator):
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # no network requests
     from eval_protocol.pytest.integrations.openenv_trl_vllm import create_openenv_vllm_rollout_func
 
-    from gym_trl.wrappers.inner import instructions_of
+    from gym_trl.wrappers.base import instructions_of
     from systems.trainers import call_rollout_func, make_trainer
 
     logging.getLogger("eval_protocol").setLevel(logging.ERROR)

@@ -1,20 +1,16 @@
 """Engine that responds at once with a constant, so that the time of a rollout is the system's own.
 
 It replaces the part of vLLM that the systems use, so that each pays for its own requests, sampling parameters and
-results, and for tokenizing if its prompts are text, as in ``LLM.generate``. For a system that sends requests over HTTP
-it is a server in another process, whose time is not counted.
+results, and for tokenizing if its prompts are text, as in ``LLM.generate``.
 """
 
 import gc
 import json
 import string
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,15 +33,11 @@ def game_of(turns: int) -> Game:
 
 
 class FreeGenerator:
-    """Replacement of ``systems.generator.Generator``; its seconds are processor seconds.
+    """Replacement of ``systems.generator.Generator``; its seconds are processor seconds."""
 
-    With ``replays`` the tokenizer encodes and decodes nothing twice, so that from the second rollout on its own time is
-    left out.
-    """
-
-    def __init__(self, vocabulary: int, *, calls: int | None = None, replays: bool = False) -> None:
+    def __init__(self, vocabulary: int, *, calls: int | None = None) -> None:
         self.vocabulary, self.folder = vocabulary, saved_model(vocabulary)
-        self.tokenizer = replaying(self.new_tokenizer()) if replays else self.new_tokenizer()
+        self.tokenizer = self.new_tokenizer()
         self.llm = FreeLLM(self.tokenizer, calls)
 
     def new_tokenizer(self) -> Any:
@@ -61,18 +53,6 @@ class FreeGenerator:
         counts, began = Counts(), time.process_time()
         yield counts
         counts.seconds = time.process_time() - began
-
-    @contextmanager
-    def serving(self, *flags: str) -> Iterator[Any]:
-        answer = json.dumps(self.llm.answer.token_ids)
-        command = [sys.executable, "-m", "systems.free", answer]
-        server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        try:
-            assert server.stdout is not None
-            yield SimpleNamespace(url=server.stdout.readline().strip(), measured=self.measured)
-        finally:
-            server.kill()
-            server.wait()
 
 
 class FreeLLM:
@@ -163,44 +143,6 @@ def qwen3_tokenizer(size: int) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=_vocabulary(size), clean_up_tokenization_spaces=False, **marks)
 
 
-class _Replay:
-    """Backend of a tokenizer that looks up what it has encoded or decoded before."""
-
-    def __init__(self, backend: Any) -> None:
-        self._backend = backend
-        # Asked at each encoding; by way of __getattr__ that would cost a microsecond.
-        self.truncation, self.padding = backend.truncation, backend.padding
-        self.encode_special_tokens = backend.encode_special_tokens
-        self._encoded: dict[str, list[Any]] = {}
-        self._decoded: dict[tuple[int, ...], str] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._backend, name)
-
-    def encode_batch_fast(self, texts: list[str], *, add_special_tokens: bool) -> list[Any]:
-        assert not add_special_tokens
-        (text,) = texts
-        if text not in self._encoded:
-            self._encoded[text] = self._backend.encode_batch_fast(texts, add_special_tokens=False)
-            self._encoded[text] = [SimpleNamespace(ids=self._encoded[text][0].ids)]
-        return self._encoded[text]
-
-    def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str:
-        assert not skip_special_tokens
-        key = tuple(ids)
-        if key not in self._decoded:
-            self._decoded[key] = self._backend.decode(ids, skip_special_tokens=False)
-        return self._decoded[key]
-
-
-def replaying(tokenizer: Any) -> Any:
-    """Return the tokenizer, with a backend that replays; it serves gym-trl, which asks the backend itself."""
-    replay = _Replay(tokenizer.backend_tokenizer)
-    kind = type("ReplayingTokenizer", (type(tokenizer),), {"backend_tokenizer": property(lambda self: replay)})
-    tokenizer.__class__ = kind
-    return tokenizer
-
-
 @cache
 def saved_model(vocabulary: int) -> Path:
     """Return a folder with a never-run model and the tokenizer, for trainers and renderers; created once."""
@@ -220,21 +162,21 @@ def saved_model(vocabulary: int) -> Path:
     return folder
 
 
-def play(module: str, turns: int, vocabulary: int, rounds: int, replays: bool, _: Any) -> list[float]:
+def play(module: str, turns: int, vocabulary: int, rounds: int, _: Any) -> list[float]:
     """Return processor microseconds per turn, of the system and the game, in each of some rounds."""
     from importlib import import_module
 
     game = game_of(turns)
     calls = turns if module == "environment_factory" else None
-    generator = FreeGenerator(vocabulary, calls=calls, replays=replays)
+    generator = FreeGenerator(vocabulary, calls=calls)
     system, spent = import_module(f"systems.{module}"), []
-    for _ in range(rounds + replays):
+    for _ in range(rounds):
         run = system.play(game, generator)
         played = [episode.turns for episode in run.played]
         if played != [turns] * len(game.seeds):
             raise RuntimeError(f"{module} played {played} turns of {turns}")
         spent.append(run.counts.seconds / turns / len(game.seeds) * 1e6)
-    return spent[replays:]
+    return spent
 
 
 def game_alone(turns: int, rounds: int, _: Any) -> list[float]:
@@ -247,36 +189,3 @@ def game_alone(turns: int, rounds: int, _: Any) -> list[float]:
             env.step(ANSWER)
         spent.append((time.process_time() - began) / turns * 1e6)
     return spent
-
-
-def _serve(answer: list[int]) -> None:
-    content = [{"token": f"token_id:{id_}", "logprob": _LOGPROB} for id_ in answer]
-    choice = {"index": 0, "token_ids": answer, "logprobs": {"content": content}, "finish_reason": "stop"}
-    answers = {"POST": {"request_id": "free", "choices": [choice]}, "GET": {"object": "list", "data": []}}
-    bodies = {method: json.dumps(body).encode() for method, body in answers.items()}
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(bodies[self.command])))
-            self.end_headers()
-            self.wfile.write(bodies[self.command])
-
-        def do_GET(self) -> None:
-            self.headers["Content-Length"] = "0"
-            self.do_POST()
-
-        def log_message(self, *_: Any) -> None:
-            """Log nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    print(f"http://127.0.0.1:{server.server_port}", flush=True)
-    server.serve_forever()
-
-
-if __name__ == "__main__":
-    _serve(json.loads(sys.argv[1]))

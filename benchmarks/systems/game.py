@@ -7,7 +7,7 @@ from typing import Any, SupportsFloat
 import gymnasium as gym
 import numpy as np
 
-from gym_trl.wrappers.inner import instructions_of
+from gym_trl.wrappers.base import instructions_of
 from gym_trl.wrappers.parse_action import ParseAction
 
 MOST_TURNS = 20

@@ -1,13 +1,12 @@
 """Sampling for all systems: one tiny model, one engine, and a recorder at the engine."""
 
-import atexit
 import json
 import math
 import random
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -75,9 +74,6 @@ class Generator:
     def __init__(self, max_num_seqs: int = 256) -> None:
         self.max_num_seqs = max_num_seqs
         self._recorder: Any = None
-        self._servers: dict[tuple[str, ...], Any] = {}
-        self._open = ExitStack()
-        atexit.register(self._open.close)
 
     @cached_property
     def folder(self) -> Path:
@@ -122,15 +118,6 @@ class Generator:
         finally:
             counts.seconds, counts.processor_seconds = time.perf_counter() - began, time.process_time() - busy
             self._recorder.fill(counts)
-
-    @contextmanager
-    def serving(self, *flags: str) -> Iterator[Any]:
-        """Provide ``vllm serve`` of the model, with ``url`` and ``measured``; it runs until this process ends."""
-        from systems.server import served
-
-        if flags not in self._servers:
-            self._servers[flags] = self._open.enter_context(served(self.folder, CONTEXT, *flags))
-        yield self._servers[flags]
 
     def seed_of(self, prompt_ids: list[int]) -> int | None:
         """Return the seed of the game in a prompt, from its text."""

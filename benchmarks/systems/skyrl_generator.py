@@ -15,17 +15,16 @@ _ENV = "benchmark-game"
 
 
 def skyrl():
-    """Return SkyRL's generator, its configurations and its client; typed dicts need 3.12 or ``typing_extensions``."""
+    """Return SkyRL's generator and its configurations; typed dicts need 3.12 or ``typing_extensions``."""
     made = typing.TypedDict
     if sys.version_info < (3, 12):
         typing.TypedDict = typing_extensions.TypedDict
     try:
-        from skyrl.backends.skyrl_train.inference_servers.remote_inference_client import RemoteInferenceClient
         from skyrl.train.config import GeneratorConfig, SkyRLGymConfig
         from skyrl.train.generators.skyrl_gym_generator import SkyRLGymGenerator
     finally:
         typing.TypedDict = made
-    return SkyRLGymGenerator, GeneratorConfig, SkyRLGymConfig, RemoteInferenceClient
+    return SkyRLGymGenerator, GeneratorConfig, SkyRLGymConfig
 
 
 def register():
@@ -100,21 +99,11 @@ class Client:
 
 
 def play(game, generator):
-    return asyncio.run(rollout(game, generator, Client(game, generator), generator.measured))
+    return asyncio.run(rollout(game, generator, Client(game, generator)))
 
 
-def play_served(game, generator):
-    """Play with SkyRL's own client, which sends requests to a server."""
-    with generator.serving("--enable-scale-out") as server:
-        *_, remote = skyrl()
-        client = remote(
-            server.url, [server.url], data_parallel_size=1, model_name="tiny", tokenizer=generator.tokenizer
-        )
-        return asyncio.run(rollout(game, generator, client, server.measured))
-
-
-async def rollout(game, generator, client, measured):
-    made, generator_config, gym_config, _ = skyrl()
+async def rollout(game, generator, client):
+    made, generator_config, gym_config = skyrl()
     register()
     env = game.make()
     opening = [{"role": "user", "content": first_message(env, env.reset(seed=game.seeds[0])[0])}]
@@ -129,7 +118,7 @@ async def rollout(game, generator, client, measured):
         "sampling_params": {"temperature": 1.0, "max_tokens": game.tokens_per_turn, "logprobs": 0},
     }
     async with client:
-        with measured() as counts:
+        with generator.measured() as counts:
             output = await theirs.generate(batch, disable_tqdm=True)
     if theirs.env_executor is not None:
         theirs.env_executor.shutdown()

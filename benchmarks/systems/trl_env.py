@@ -25,7 +25,7 @@ class _OlderPython(SourceFileLoader):
 def package():
     spec = importlib.util.find_spec("trl_env")
     if spec is None:
-        raise ModuleNotFoundError("trl-env is not installed: see tests/compat/peers/trl-env.txt")
+        raise ModuleNotFoundError("trl-env is not installed: make .venv/.peers/trl-env")
     folder = Path(spec.submodule_search_locations[0])
     for name in ("environment", "decoder", "processor", "tokenizer", "decoder_vllm", "rollout"):
         full = f"trl_env.{name}"

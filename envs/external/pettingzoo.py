@@ -15,7 +15,6 @@ from gym_trl.kinds import load_function
 from gym_trl.spaces import holds_text
 from gym_trl.text.spaces import UnreadableActionError, check, check_actions, explain, parse, render
 
-_CHESS = "classic/chess-v6"
 _STONES = np.array([".", "x", "o"])
 
 
@@ -34,11 +33,11 @@ class PettingZoo(Adapter):
     ``gym_trl.wrappers.Opponent`` play the others. A game of simultaneous moves (parallel) is played through
     ``parallel_to_aec``: the players are asked one after the other. A player who is out is not asked again.
 
-    An observation is the player's own as text, in chess the board; on a board with two planes the player's pieces are
-    ``x`` and the other's ``o``. Actions are numbers, in chess moves such as ``e2e4``; one that the game's mask does not
-    allow is invalid, and does not reach the game. Actions of other spaces are text, or written as in
-    ``gym_trl.text.spaces``. PettingZoo names no winner: a player has succeeded with the highest return, shared or not;
-    success is not declared if all are paid alike, unless that is nothing.
+    An observation is the player's own as text; on a board with two planes the player's pieces are ``x`` and the other's
+    ``o``. Actions are numbers; one that the game's mask does not allow is invalid, and does not reach the game. Actions
+    of other spaces are text, or written as in ``gym_trl.text.spaces``. PettingZoo names no winner: a player has
+    succeeded with the highest return, shared or not; success is not declared if all are paid alike, unless that is
+    nothing.
 
     Args:
         game: Id in PettingZoo's registry; or a function that makes the game, or its name ``"package.module:function"``.
@@ -62,8 +61,6 @@ class PettingZoo(Adapter):
             "pettingzoo", "pettingzoo.env_registry.exceptions", "pettingzoo.utils.conversions"
         )
         self.game, self._observe = game, observe
-        if game == _CHESS and observe is None:  # which hides nothing
-            settings = {"render_mode": "ansi", **settings}
         if isinstance(game, str) and ":" not in game:
             parallel = game not in pettingzoo.aec_registry and game in pettingzoo.parallel_registry
             self._make = partial(pettingzoo.make, "parallel" if parallel else "aec", game, **settings)
@@ -170,20 +167,12 @@ class PettingZoo(Adapter):
         mask = observation.get("action_mask") if isinstance(observation, dict) else None
         mask = self._game.infos[player].get("action_mask") if mask is None else mask
         places = range(int(space.n)) if mask is None else np.flatnonzero(mask).tolist()
-        actions = [int(space.start) + place for place in places]
-        if self.game != _CHESS:
-            return {str(action): action for action in actions}
-        from pettingzoo.classic.chess.chess_utils import action_to_move
-
-        board, seat = self._game.unwrapped.board, self._players.index(player)
-        return {str(action_to_move(board, action, seat).uci()): action for action in actions}
+        return {str(action): action for action in (int(space.start) + place for place in places)}
 
     def _view(self, player: str) -> str:
         """Return what a player sees."""
-        if self._observe is not None:
-            seen = self._observe(self._game.observe(player))
-        else:
-            seen = str(self._game.render()) if self.game == _CHESS else _text(*self._seen(player))
+        own = self._observe
+        seen = _text(*self._seen(player)) if own is None else own(self._game.observe(player))
         return f"You are {player}.\n{seen}"
 
     def _seen(self, player: str) -> tuple[spaces.Space[Any], Any]:
@@ -201,8 +190,7 @@ class PettingZoo(Adapter):
         about = next((text for text in texts if text and not text.startswith(marks)), "")
         is_board = self._observe is None and _is_board(self._seen(player)[0])
         actions = self._game.action_space(player)
-        answer = "text" if holds_text(actions) else explain(actions)
-        how = f"Answer with {'one of the possible moves' if self.game == _CHESS else answer}."
+        how = f"Answer with {'text' if holds_text(actions) else explain(actions)}."
         board = "Your pieces are x, the other's o." if is_board else ""
         return "\n".join(part for part in (about, board, f"You are told which player you are. {how}") if part)
 

@@ -14,9 +14,6 @@ from gym_trl.errors import ConfigError
 _STATUS = re.compile(r"^\s*>(?:\s.*)?$")  # the prompt, with the room and the score at the right edge of the screen
 _OF_THE_INTERPRETER = {"load", "notify", "q", "quit", "restart", "restore", "save", "script", "transcript", "undo"}
 _LONGEST = 198  # maximum bytes that the interpreter reads
-_END = re.compile(r"\*\*\*\s*(\S.*?)\s*\*\*\*")
-# Endings of TextWorld and Inform, with the success that they declare; other endings leave it undeclared.
-_DECLARED = {"the end": True, "you have won": True, "you lost!": False, "you have died": False}
 _INFOS = ("admissible_commands", "objective", "description", "max_score", "score", "won", "lost", "facts")
 
 
@@ -37,8 +34,7 @@ class TextWorld(Adapter):
     of a turn is the increase, divided by the maximum score. ``success`` is a game won.
 
     A game without metadata (without the ``.json`` file that ``tw-make`` writes, and unknown to Jericho) has no list of
-    commands and no score: every command counts as valid, ``*** The End ***`` or ``*** You have won ***`` gives 1.0, and
-    another ending leaves ``success`` undeclared.
+    commands, no score and no declared success: every command counts as valid, and nothing is rewarded.
 
     A game is the same in every episode; the seed, or the reset option ``instance``, chooses one of several. There is no
     turn limit: set a ``turn_limit``. Loading a game is not thread-safe in TextWorld, so games are loaded one at a time.
@@ -98,16 +94,12 @@ class TextWorld(Adapter):
             return Played(f"A command has at most {_LONGEST} characters.", valid=False, more=self._more())
         before, listed = state.score or 0, state.admissible_commands
         self._state, score, done = self._game.step(command)
-        told, success = _told(self._state.feedback), self._state.won
-        if success is None:  # a game without metadata: read its ending
-            ends = [end.lower() for end in _END.findall(told)]
-            done, success = done or bool(ends), _DECLARED.get(ends[-1]) if ends else False
-        most = self._state.max_score if self._state.score is not None else None
+        most, won = self._state.max_score if self._state.score is not None else None, self._state.won
         return Played(
-            told,
-            ((score or 0) - before) / most if most else float(success is True),
+            _told(self._state.feedback),
+            ((score or 0) - before) / most if most else float(won is True),
             terminated=bool(done),
-            success=success if success is None else bool(success),
+            success=None if won is None else bool(won),
             valid=not listed or command.casefold() in (" ".join(one.split()).casefold() for one in listed),
             more=self._more(),
         )

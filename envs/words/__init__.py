@@ -1,4 +1,4 @@
-"""Word lists shared by games; ``make_lists.py`` generates them, and ``COPYRIGHT`` has their licence."""
+"""Word lists shared by games; ``COPYRIGHT`` has their licence, and how they were selected."""
 
 from functools import cache
 from importlib.resources import files

@@ -81,11 +81,10 @@ class TransformersEngine(Engine):
     distribution that was sampled from, after temperature, top-k and so on. A model in training mode is switched to
     evaluation mode for the call, and has its own attention function again afterwards.
 
-    Nothing that was computed from weights outlives them: keys and values are kept while requests are running, and the
-    first request after a pause starts anew, whatever has changed the model meanwhile (an optimizer, another adapter, a
-    replaced module). Who knows that nothing does, says so with ``constant_weights``, and they are kept over pauses,
-    too. Weights that change while requests are running need a call of ``reset_cache`` if the change leaves the first
-    value of every tensor as it was; running responses go on with the new ones.
+    Keys and values are kept while requests are running, and the first request after a pause starts anew, whatever has
+    changed the model meanwhile (an optimizer, another adapter). Who knows that nothing does, says so with
+    ``constant_weights``, and they are kept over pauses, too. After any other change ``reset_cache`` drops them; running
+    responses go on with the new weights.
 
     Args:
         model: A decoder-only Transformers model.
@@ -147,7 +146,6 @@ class TransformersEngine(Engine):
         self._waiting: list[_Row] = []
         self._running: list[_Row] = []
         self._cache: KVCache | None = None
-        self._weights: list[Any] = []
 
     def submit(self, request: Request) -> None:
         """Accept a request; one that the model cannot answer comes back with the error."""
@@ -204,11 +202,8 @@ class TransformersEngine(Engine):
         if self._cache is None:
             limit = _free_bytes(self.model.device) if self._cache_bytes is None else self._cache_bytes
             self._cache = KVCache(limit // _token_bytes(self.model))
-        if not self._constant:
-            weights = _fingerprint(self.model)
-            if not self._running or weights != self._weights:
-                self._cache.reset()
-            self._weights = weights
+        if not (self._constant or self._running):
+            self._cache.reset()
         for row in self._waiting:
             if not self._cache.fits(len(row.prompt) + row.request.max_tokens):
                 self._waiting.remove(row)
@@ -375,30 +370,31 @@ class _Ended(StoppingCriteria):  # type: ignore[misc]  # Transformers is untyped
         return torch.tensor([finish is not None for finish in self._each.finishes], device=input_ids.device)
 
 
+_CACHES = {
+    "paged": "Transformers' continuous batching, which has it, has no seed per request and no stop strings",
+    "quantized": "what is sampled from a quantized cache is not what the model in training would say",
+}
+"""Caches that the engine cannot use, and why."""
+
+
 def _generation_options(other: Mapping[str, Any], pad_id: int, device: Any) -> dict[str, Any]:
     """Return the options of ``GenerationConfig`` besides the number of tokens.
 
     Raises:
         ConfigError: an option or a cache that it does not have, or that the engine cannot use.
     """
-    options = dict(other)
-    if unknown := [name for name in options if not hasattr(GenerationConfig(), name)]:
+    if unknown := [name for name in other if not hasattr(GenerationConfig(), name)]:
         raise ConfigError(f"GenerationConfig has no {unknown[0]!r}, given in generation_kwargs")
-    cache, why_not = options.get("cache_implementation", "dynamic"), None
-    if cache == "dynamic":
-        options.pop("cache_implementation", None)  # the default
-    elif cache == "paged":
-        why_not = "Transformers' continuous batching, which has it, has no seed per request and no stop strings"
-    elif cache == "quantized":
-        why_not = "what is sampled from a quantized cache is not what the model in training would say"
-    elif "offloaded" in cache and device.type == "cpu":
-        why_not = "the model is on the CPU already"
+    options = {name: value for name, value in other.items() if (name, value) != ("cache_implementation", "dynamic")}
+    cache = options.get("cache_implementation", "dynamic")
     try:
+        if cache in _CACHES:
+            raise ValueError(_CACHES[cache])
+        if "offloaded" in cache and device.type == "cpu":
+            raise ValueError("the model is on the CPU already")
         GenerationConfig(**options).validate()
     except ValueError as error:
-        why_not = why_not or str(error)
-    if why_not is not None:
-        raise ConfigError(f"TransformersEngine cannot use cache_implementation={cache!r}: {why_not}")
+        raise ConfigError(f"TransformersEngine cannot use cache_implementation={cache!r}: {error}") from error
     return {**options, "do_sample": False, "pad_token_id": pad_id, "disable_compile": True}
 
 
@@ -428,14 +424,6 @@ def _free_bytes(device: Any) -> int:
 
         return int(virtual_memory().available) // 4
     return 2 * 2**30
-
-
-def _fingerprint(model: Any) -> list[Any]:
-    """Return what an ordinary change of weights changes: their places, versions and first values."""
-    # Fused optimizers and ``.data`` leave the version as it is.
-    tensors = [*model.parameters(), *model.buffers()]
-    firsts = torch.stack([part.detach().flatten()[:1].sum().double().cpu() for part in tensors])
-    return [*((part.data_ptr(), 0 if part.is_inference() else part._version) for part in tensors), *firsts.tolist()]
 
 
 @contextmanager

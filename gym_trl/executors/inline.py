@@ -2,9 +2,8 @@
 
 from collections import defaultdict
 
-from gym_trl.bases import Closing
 from gym_trl.errors import raise_interrupt
-from gym_trl.executors.protocol import EnvFactory, Result, TextEnvironment
+from gym_trl.executors.protocol import EnvFactory, EnvPool, Result, TextEnvironment
 from gym_trl.executors.step import begin, close_env, failed, take_step
 from gym_trl.types import EnvFailure, Task
 
@@ -20,6 +19,11 @@ class EnvHost:
     1.0
     """
 
+    start_s = 0.0
+    """Seconds that its start may take, in addition to the time limit of its first call."""
+    lost = ""
+    """Reason for which it can no longer be used; empty if it can."""
+
     def __init__(self, make: EnvFactory) -> None:
         self._make = make
         self._free: defaultdict[str, list[TextEnvironment]] = defaultdict(list)
@@ -28,13 +32,14 @@ class EnvHost:
     def execute(self, key: str, work: Task | str) -> Result:
         """Reset or step the environment of an episode; what it raises is a failure, an interrupt is raised."""
         try:
-            if isinstance(work, Task):
+            if isinstance(work, str):
+                result = take_step(self.env(key), work)
+            else:
                 self.release(key)
                 free = self._free[work.env_id]
                 env = free.pop() if free else self._make(work.env_id)
                 self._playing[key] = work.env_id, env
-                return begin(env, work)
-            result = take_step(self.env(key), work)
+                result = begin(env, work)
         except BaseException as error:
             self._drop(key)
             raise_interrupt(error)
@@ -53,6 +58,9 @@ class EnvHost:
             env_id, env = self._playing.pop(key)
             self._free[env_id].append(env)
 
+    def kill(self) -> None:
+        """End the call that is being executed, from another thread: here it cannot be ended, and goes on."""
+
     def close(self) -> None:
         """Close every environment."""
         envs = [env for _, env in self._playing.values()] + [env for free in self._free.values() for env in free]
@@ -66,7 +74,7 @@ class EnvHost:
             close_env(self._playing.pop(key)[1], broken=True)
 
 
-class InlinePool(Closing):
+class InlinePool(EnvPool):
     """Pool that steps environments in the thread of the event loop, for steps of microseconds.
 
     >>> import asyncio, gymnasium as gym
@@ -93,5 +101,5 @@ class InlinePool(Closing):
         self._host.release(key)
 
     def close(self) -> None:
-        """Close every environment; the pool can be used again afterwards."""
+        """Close every environment."""
         self._host.close()

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -15,139 +15,28 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread
 from time import sleep
-from types import NoneType
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import psutil
 
-from gym_trl.errors import ConfigError, described
+from gym_trl.bases import CLOSE_S
+from gym_trl.errors import refused
 from gym_trl.executors.inline import EnvHost
-from gym_trl.executors.protocol import Result
-from gym_trl.executors.thread import CLOSE_S, Host, ThreadPool
+from gym_trl.executors.protocol import EnvFactory, Result
+from gym_trl.executors.thread import Host, ThreadPool
 from gym_trl.types import EnvFailure, StopReason, Task
 
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
-class ProcessPool(ThreadPool):
-    """Pool that steps environments in processes, for environments that compute, hang, leak, crash or use global state.
-
-    >>> import asyncio
-    >>> with ProcessPool(gym.make, workers=1) as pool:
-    ...     asyncio.run(pool.execute("a", Task("TrlEnv/Echo-v0", seed=0))).observation
-    'woadw'
-
-    Each process is a new interpreter (no fork, no ``__main__`` guard), which ends with this program. A process that
-    exceeds a time limit is killed with its child processes. The episode whose step ended a process has crashed, or is
-    unscored if a signal from outside did it. Of an environment's ``info``, texts, numbers, truth values, arrays and
-    containers of these are transferred. Arguments are those of ``ThreadPool``, with a worker per core as default;
-    ``make`` is transferred by value, so that a lambda is allowed.
-    """
-
-    def host(self) -> Host:
-        """Return a new process, which starts with its first call."""
-        return ProcessHost(pack(partial(PlainHost, self._make)))
-
-    def most(self) -> int:
-        """Return the number of cores."""
-        return os.cpu_count() or 1
-
-
-class ProcessHost:
-    """Environments in another process."""
-
-    start_s = 120.0
-
-    def __init__(self, packed: bytes) -> None:
-        self.lost = ""
-        self._packed = packed
-        self._process: PythonProcess | None = None
-
-    def execute(self, key: str, work: Task | str) -> Result | None:
-        """Reset or step the environment of an episode; ``None`` if the process has ended since the last call."""
-        self._process = self._process or PythonProcess(self._packed)
-        if not self._process.is_alive():
-            self.lost = "its process has ended between two calls"
-            return None
-        try:
-            result: Result = self._process.call("execute", key, work)
-        except ProcessEnded as ended:
-            self.lost = str(ended)
-            crashed = isinstance(work, str) and ended.by_itself
-            return EnvFailure(self.lost, StopReason.CRASHED if crashed else StopReason.ENV_ERROR)
-        return result
-
-    def release(self, key: str) -> None:
-        """End an episode."""
-        if self._process is not None:
-            with suppress(ProcessEnded):
-                self._process.call("release", key)
-
-    def kill(self) -> None:
-        """Kill the process."""
-        if self._process is not None:
-            self._process.kill()
-
-    def close(self) -> None:
-        """End the process."""
-        if self._process is not None:
-            self._process.close()
-
-
-class PlainHost(EnvHost):
-    """Host whose results can be unpickled without the modules of its environments."""
-
-    def execute(self, key: str, work: Task | str) -> Result:
-        """Reset or step the environment of an episode."""
-        result = super().execute(key, work)
-        if isinstance(result, EnvFailure):
-            return result
-        info = {}
-        for name, value in result.info.items():
-            with suppress(TypeError):
-                info[_plain(name)] = _plain(value)
-        return replace(result, observation=_plain(result.observation), info=info)
-
-
-def _plain(value: Any) -> Any:
-    """Return a value made of Python's own classes and NumPy's.
-
-    Raises:
-        TypeError: It holds something else.
-    """
-    for kind, convert in _PLAIN.items():
-        if isinstance(value, kind):
-            return convert(value)
-    raise TypeError(f"{type(value).__name__} is not plain")
-
-
-_PLAIN: dict[type, Callable[[Any], Any]] = {
-    str: str.__str__,
-    bool: bool,
-    int: int,
-    float: float,
-    NoneType: lambda value: value,
-    list: lambda values: [*map(_plain, values)],
-    tuple: lambda values: tuple(map(_plain, values)),
-    dict: lambda values: {_plain(key): _plain(value) for key, value in values.items()},
-    np.generic: lambda value: _plain(value.item()),
-    np.ndarray: lambda values: np.asarray(values) if values.dtype != object else _plain(values.tolist()),
-}
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Python processes
-# ---------------------------------------------------------------------------------------------------------------------
-
-
 class ProcessEnded(RuntimeError):  # noqa: N818 -- what has happened
-    """End of a process; ``by_itself`` is false if a signal from outside ended it."""
+    """End of a process: ``before`` the call, or in it; ``by_itself`` is false if a signal from outside ended it."""
 
-    def __init__(self, message: str, *, by_itself: bool) -> None:
+    def __init__(self, message: str, *, by_itself: bool = False, before: bool = False) -> None:
         super().__init__(message)
-        self.by_itself = by_itself
+        self.by_itself, self.before = by_itself, before
 
 
 class PythonProcess:
@@ -158,31 +47,16 @@ class PythonProcess:
     1
     >>> process.close()
 
-    The process finds the same modules as this one, prints to stderr, has a session of its own, and ends with this one.
+    The process starts with the first call. It finds the same modules as this one, prints to stderr, has a session of
+    its own, and ends with this one.
 
     Args:
         packed: Function that makes the object, as ``pack`` returns it.
     """
 
     def __init__(self, packed: bytes) -> None:
-        ours, theirs = socket.socketpair()
-        paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
-        # Without -P, Python would look first in the working directory, also for gym_trl itself.
-        command = [sys.executable, "-P", "-c", f"from {__name__} import serve; serve({theirs.fileno()})"]
-        self._popen = subprocess.Popen(  # noqa: S603 -- our own command
-            command,
-            pass_fds=[theirs.fileno()],
-            env={**os.environ, "PYTHONPATH": paths},
-            start_new_session=True,
-        )
-        theirs.close()
-        self._pipe = Connection(ours.detach())
-        with suppress(OSError):  # it has ended, which the first call finds
-            self._pipe.send_bytes(packed)
-
-    def is_alive(self) -> bool:
-        """Return whether the process runs."""
-        return self._popen.poll() is None
+        self._packed = packed
+        self._popen: subprocess.Popen[bytes] | None = None
 
     def call(self, method: str, *arguments: Any, timeout: float | None = None) -> Any:
         """Return the result of a method, or raise what it raised.
@@ -191,28 +65,30 @@ class PythonProcess:
             TimeoutError: It did not return in time; the process can only be killed.
             ProcessEnded: The process has ended.
         """
+        popen = self._popen = self._popen or self._start()
+        if popen.poll() is not None:
+            raise ProcessEnded("its process has ended between two calls", before=True)
         try:
             self._pipe.send((method, arguments))
             late = not self._pipe.poll(timeout)
             returned, result = (False, TimeoutError(f"{method} is late")) if late else self._pipe.recv()
         except (EOFError, OSError):
-            raise self._ended() from None
+            with suppress(subprocess.TimeoutExpired):
+                popen.wait(CLOSE_S)
+            status = popen.poll()
+            self.kill()
+            if status is None:
+                raise ProcessEnded("its process has closed its pipe", by_itself=True) from None
+            how = f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
+            raise ProcessEnded(f"its process has ended {how}", by_itself=-status not in _FROM_OUTSIDE) from None
         if not returned:
             raise result
         return result
 
-    def _ended(self) -> ProcessEnded:
-        with suppress(subprocess.TimeoutExpired):
-            self._popen.wait(CLOSE_S)
-        status = self._popen.poll()
-        self.kill()
-        if status is None:
-            return ProcessEnded("its process has closed its pipe", by_itself=True)
-        how = f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
-        return ProcessEnded(f"its process has ended {how}", by_itself=-status not in _FROM_OUTSIDE)
-
     def kill(self) -> None:
         """Kill the process with the processes below it."""
+        if self._popen is None:
+            return
         _end_children(self._popen.pid)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._popen.pid, signal.SIGKILL)
@@ -221,10 +97,27 @@ class PythonProcess:
 
     def close(self) -> None:
         """Let the object close and the process end; kill it if it does not."""
+        if self._popen is None:
+            return
         self._pipe.close()
         with suppress(subprocess.TimeoutExpired):
             self._popen.wait(CLOSE_S)
         self.kill()
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        ours, theirs = socket.socketpair()
+        paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
+        # Without -P, Python would look first in the working directory, also for gym_trl itself.
+        command = [sys.executable, "-P", "-c", f"from {__name__} import serve; serve({theirs.fileno()})"]
+        environment = {**os.environ, "PYTHONPATH": paths}
+        popen = subprocess.Popen(  # noqa: S603 -- our own command
+            command, pass_fds=[theirs.fileno()], env=environment, start_new_session=True
+        )
+        theirs.close()
+        self._pipe = Connection(ours.detach())
+        with suppress(OSError):  # it has ended, which the first call finds
+            self._pipe.send_bytes(self._packed)
+        return popen
 
 
 def pack(build: Callable[[], Any]) -> bytes:
@@ -255,15 +148,13 @@ def serve(descriptor: int) -> None:
             with suppress(Exception):  # it may need what is not here
                 spec = pickle.loads(packed)  # noqa: S301 -- the parent's
                 gym.registry.setdefault(spec.id, spec)
-        try:
-            target = pickle.loads(build)()  # noqa: S301 -- the parent's
-        except BaseException as error:
-            pipe.recv()
-            pipe.send((False, ConfigError(f"what runs in another process cannot be made there: {described(error)}")))
-            raise
+        target: Any = None
         while True:
             method, arguments = pipe.recv()
             try:
+                if target is None:
+                    with refused("in another process, what makes the environments"):
+                        target = pickle.loads(build)()  # noqa: S301 -- the parent's
                 message = pickle.dumps((True, getattr(target, method)(*arguments)))
             except BaseException as error:
                 message = _raised(error)
@@ -276,8 +167,7 @@ def serve(descriptor: int) -> None:
 def _raised(error: BaseException) -> bytes:
     """Return an exception, packed; one that cannot be is replaced by its text."""
     try:
-        message = pickle.dumps((False, error))
-        pickle.loads(message)  # noqa: S301 -- our own
+        pickle.loads(message := pickle.dumps((False, error)))  # noqa: S301 -- our own
     except Exception:
         return pickle.dumps((False, RuntimeError("".join(traceback.format_exception(error)))))
     return message
@@ -298,3 +188,100 @@ def _end_children(pid: int) -> None:
         for child in psutil.Process(pid).children(recursive=True):
             with suppress(psutil.Error):
                 child.kill()
+
+
+class ProcessHost(PythonProcess):
+    """Environments in another process."""
+
+    start_s = 120.0
+    lost = ""
+
+    def execute(self, key: str, work: Task | str) -> Result | None:
+        """Reset or step the environment of an episode; ``None`` if the process has ended since the last call."""
+        try:
+            result: Result = self.call("execute", key, work)
+        except ProcessEnded as ended:
+            self.lost = str(ended)
+            if ended.before:
+                return None
+            crashed = isinstance(work, str) and ended.by_itself
+            return EnvFailure(self.lost, StopReason.CRASHED if crashed else StopReason.ENV_ERROR)
+        return result
+
+    def release(self, key: str) -> None:
+        """End an episode."""
+        with suppress(ProcessEnded):
+            self.call("release", key)
+
+
+class PlainHost(EnvHost):
+    """Host whose results can be unpickled without the modules of its environments."""
+
+    def execute(self, key: str, work: Task | str) -> Result:
+        """Reset or step the environment of an episode."""
+        result = super().execute(key, work)
+        if isinstance(result, EnvFailure):
+            return result
+        info = {}
+        for name, value in result.info.items():
+            with suppress(TypeError):
+                info[_plain(name)] = _plain(value)
+        return replace(result, observation=_plain(result.observation), info=info)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as one of Python's own classes, or as an array.
+
+    Raises:
+        TypeError: It is, or holds, something else.
+    """
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        return np.asarray(value)
+    if isinstance(value, np.floating):  # a long double is its own list
+        value = float(value)
+    elif isinstance(value, np.ndarray | np.generic) and not isinstance(value, np.complexfloating):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {_plain(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return (list if isinstance(value, list) else tuple)(map(_plain, value))
+    if value is None or isinstance(value, bool):
+        return value
+    for kind, convert in ((str, str.__str__), (int, int), (float, float)):
+        if isinstance(value, kind):
+            return convert(value)
+    raise TypeError(f"{type(value).__name__} is not plain")
+
+
+class ProcessPool(ThreadPool):
+    """Pool that steps environments in processes, for environments that compute, hang, leak, crash or use global state.
+
+    >>> import asyncio
+    >>> with ProcessPool(gym.make, workers=1) as pool:
+    ...     asyncio.run(pool.execute("a", Task("TrlEnv/Echo-v0", seed=0))).observation
+    'woadw'
+
+    Each process is a new interpreter (no fork, no ``__main__`` guard), which ends with this program. A process that
+    exceeds a time limit is killed with its child processes. The episode whose step ended a process has crashed, or is
+    unscored if a signal from outside did it. Of an environment's ``info``, texts, numbers, truth values, arrays and
+    containers of these are transferred. Arguments are those of ``ThreadPool``, with a worker per core as default;
+    ``make`` is transferred by value, so that a lambda is allowed.
+
+    Raises:
+        ConfigError: ``make`` cannot be pickled.
+    """
+
+    processes = True
+
+    def __init__(self, make: EnvFactory, **options: Any) -> None:
+        super().__init__(make, **options)
+        with refused(f"{type(self).__name__} pickles what makes the environments, which"):
+            self._packed = pack(partial(PlainHost, make))
+
+    def host(self) -> Host:
+        """Return a new process, which starts with its first call."""
+        return ProcessHost(self._packed)
+
+    def most(self) -> int:
+        """Return the number of cores."""
+        return os.cpu_count() or 1

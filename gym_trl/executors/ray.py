@@ -3,15 +3,15 @@
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
 from itertools import count
 from typing import Any
 
+from gym_trl.bases import CLOSE_S
 from gym_trl.errors import needs
-from gym_trl.executors.process import PlainHost, ProcessHost, ProcessPool, pack
-from gym_trl.executors.protocol import EnvFactory, Result
-from gym_trl.executors.thread import CLOSE_S, Host
-from gym_trl.types import EnvFailure, Task
+from gym_trl.executors.process import ProcessEnded, ProcessHost, ProcessPool, PythonProcess
+from gym_trl.executors.protocol import EnvFactory
+from gym_trl.executors.thread import Host
+from gym_trl.types import Task
 
 
 class RayPool(ProcessPool):
@@ -54,7 +54,7 @@ class RayPool(ProcessPool):
         place = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
         spread = {"scheduling_strategy": place(machines[next(self._made) % len(machines)], soft=True)}
         actor = self._ray.remote(_Agent).options(**spread | self._actor_options)
-        return _ActorHost(self._ray, actor.remote(pack(partial(PlainHost, self._make))))
+        return _ActorHost(self._ray, actor.remote(self._packed))
 
     def most(self) -> int:
         """Return the number of CPUs of the cluster."""
@@ -66,53 +66,46 @@ class RayPool(ProcessPool):
             self._ray.init(self._address, log_to_driver=False, logging_level=logging.ERROR)
 
 
-class _Agent(ProcessHost):
+class _Agent(PythonProcess):
     """Actor with a process."""
 
-    def answer(self, key: str, work: Task | str) -> tuple[Result | BaseException | None, str]:
-        """Reset or step the environment of an episode, and return also why the process is lost, if it is."""
+    def answer(self, method: str, *arguments: Any) -> tuple[bool, Any]:
+        """Return whether a method has returned, and its result, or what it raised, which Ray might take for its own."""
         try:
-            return self.execute(key, work), self.lost
-        except BaseException as error:  # an interrupt, which Ray would take for its own
-            return error, self.lost
+            return True, self.call(method, *arguments)
+        except BaseException as error:
+            return False, error
 
 
-class _ActorHost:
-    """Environments below an actor."""
+class _ActorHost(ProcessHost):
+    """Environments in a process below an actor."""
 
     start_s = 300.0
 
     def __init__(self, ray: Any, actor: Any) -> None:
-        self.lost = ""
         self._ray, self._actor = ray, actor
 
-    def execute(self, key: str, work: Task | str) -> Result | None:
-        """Reset or step the environment of an episode."""
+    def call(self, method: str, *arguments: Any, timeout: float | None = None) -> Any:
+        """Return the result of a method, or raise what it raised."""
         try:
-            result, self.lost = self._ray.get(self._actor.answer.remote(key, work))
+            returned, result = self._ray.get(self._actor.answer.remote(method, *arguments))
         except self._ray.exceptions.RayError as error:
-            self.lost = f"its actor was lost: {error!s:.300}"
-            return None if isinstance(work, Task) else EnvFailure(self.lost)  # a machine lost since the last episode
-        if isinstance(result, BaseException):
+            begins = isinstance(arguments[-1], Task)  # its machine was lost since the last episode
+            raise ProcessEnded(f"its actor was lost: {error!s:.300}", before=begins) from None
+        if not returned:
             raise result
-        answered: Result | None = result
-        return answered
-
-    def release(self, key: str) -> None:
-        """End an episode."""
-        with suppress(self._ray.exceptions.RayError):
-            self._ray.get(self._actor.release.remote(key))
+        return result
 
     def kill(self) -> None:
         """Kill the process and the actor."""
-        self._end(self._actor.kill)
+        self._end("kill")
 
     def close(self) -> None:
         """Close every environment, and end the actor."""
-        self._end(self._actor.close)
+        self._end("close")
 
-    def _end(self, way: Any) -> None:
+    def _end(self, way: str) -> None:
         with suppress(Exception):  # the actor, its machine or all of Ray may be lost
-            self._ray.get(way.remote(), timeout=CLOSE_S)
+            self._ray.get(getattr(self._actor, way).remote(), timeout=CLOSE_S)
         with suppress(Exception):
             self._ray.kill(self._actor)

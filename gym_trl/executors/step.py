@@ -1,6 +1,5 @@
-"""Executors that make, reset, step, reuse and close environments, and turn their failures into data."""
+"""Resets and steps of one environment, whose results are checked and whose failures are data."""
 
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,31 +10,118 @@ from typing import Any, SupportsFloat
 import gymnasium as gym
 
 from gym_trl.errors import caused_by_model, described, place_of, raise_interrupt, safe_str, stops_a_rollout
-from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.executors.protocol import Result, TextEnvironment
 from gym_trl.text.parsing import CUT
-from gym_trl.types import (
-    UNNAMED,
-    EnvFailure,
-    StateName,
-    StepResult,
-    StopReason,
-    Task,
-    UnfinishedResponse,
-)
+from gym_trl.types import LARGEST, UNNAMED, EnvFailure, StateName, StepResult, StopReason, Task, UnfinishedResponse
 from gym_trl.wrappers.admissible_actions import LISTS
-from gym_trl.wrappers.inner import instructions_of, text_of
-from gym_trl.wrappers.loss_return import loss_return_of
+from gym_trl.wrappers.base import attribute_of, instructions_of, text_of
 from gym_trl.wrappers.state_key import StateKey
-from gym_trl.wrappers.traits import traits
+from gym_trl.wrappers.turn_limit import loss_return_of
+
+_TOLD_AT_RESET = ("to_move", *LISTS, "action_mask")
+"""Entries of the ``info`` of ``reset`` that a game of several seats, or a policy, needs."""
 
 
-def name_of(work: Task | str) -> str:
-    """Return the name of the call for a piece of work: a task is a reset, a string is a step.
+def take_reset(env: TextEnvironment, task: Task) -> Result:
+    """Reset an environment for a task and check the result; an exception becomes a failure.
 
-    >>> name_of("go north")
-    'step'
+    >>> take_reset(gym.make("TrlEnv/Echo-v0"), Task("TrlEnv/Echo-v0", seed=0)).observation
+    'woadw'
     """
-    return "reset" if isinstance(work, Task) else "step"
+    try:
+        return begin(env, task)
+    except BaseException as error:
+        raise_interrupt(error)
+        return failed(task, error)
+
+
+def begin(env: TextEnvironment, task: Task) -> StepResult:
+    """Reset an environment for a task and return the checked result.
+
+    Raises:
+        TypeError: the observation is not text, or ``info`` is no mapping.
+        BaseException: ``reset`` raised.
+    """
+    observation, info = env.reset(seed=task.seed, options=dict(task.options) or None)
+    if not isinstance(info, Mapping):
+        raise TypeError(f"info must be a mapping, got {type(info).__name__}: {info!r:.80}")
+    return StepResult(
+        text_of(observation),
+        info={name: info[name] for name in _TOLD_AT_RESET if name in info},
+        instructions=instructions_of(env),
+        declares_success=bool(attribute_of(env, "declares_success")),
+        loss_return=loss_return_of(env) or 0.0,
+        state=state_of(env),
+        markov_keys=isinstance(env, StateKey) and env.markov_state_key,
+        task_key=env.task_key if isinstance(env, StateKey) else "",
+    )
+
+
+def take_step(env: TextEnvironment, action: str) -> Result:
+    """Step an environment and check the result; an exception or a malformed result becomes a failure.
+
+    >>> env = gym.make("TrlEnv/Echo-v0")
+    >>> _ = env.reset(seed=0)
+    >>> take_step(env, "woadw").reward
+    1.0
+
+    An unfinished response is not an action. If no wrapper of ``env`` reads responses (as ``ParseAction``
+    does), it is rejected here without a step.
+    """
+    if isinstance(action, UnfinishedResponse) and not attribute_of(env, "reads_responses"):
+        return StepResult(CUT, info={"action_valid": False, "action_cut": True}, state=state_of(env))
+    try:
+        returned = env.step(action)
+    except BaseException as error:
+        raise_interrupt(error)
+        return failed(action, error)
+    try:
+        return read_step(*returned, state=state_of(env))
+    except Exception as error:  # a malformed result is the environment's own fault
+        return EnvFailure(f"step raised {described(error)}")
+
+
+def read_step(
+    observation: object,
+    reward: object,
+    terminated: object,
+    truncated: object,
+    info: Any,
+    *,
+    state: StateName = UNNAMED,
+) -> StepResult:
+    """Return the checked result of ``step``.
+
+    >>> read_step("go on", float("nan"), False, False, {})
+    Traceback (most recent call last):
+        ...
+    ValueError: the reward must be a finite number of 32 bits, got nan
+
+    Raises:
+        TypeError: the observation is not text, the reward is not a number, ``info`` is not a mapping, or one of
+            ``terminated``, ``truncated``, ``info["action_valid"]`` and ``info["success"]`` is text, which would be true
+            unless it is empty.
+        ValueError: the reward is not finite, or ``info["action_valid"]`` or ``info["success"]`` has no truth value.
+    """
+    if not isinstance(info, Mapping):
+        raise TypeError(f"info must be a mapping, got {type(info).__name__}: {info!r:.80}")
+    info = dict(info)
+    said = {name: info[name] for name in ("action_valid", "success") if info.get(name) is not None}
+    for name, flag in {**said, "terminated": terminated, "truncated": truncated}.items():
+        if isinstance(flag, str):
+            raise TypeError(f"{name} must be True or False, got {flag!r:.80}")
+    info |= {name: bool(flag) for name, flag in said.items()}
+    if isinstance(reward, str):
+        raise TypeError(f"the reward must be a number, got {reward!r:.80}")
+    value = float(reward)  # type: ignore[arg-type]  # raises if it is not a number
+    if not abs(value) <= LARGEST:
+        raise ValueError(f"the reward must be a finite number of 32 bits, got {value:g}")
+    return StepResult(text_of(observation), value, bool(terminated), bool(truncated), info, state=state)
+
+
+def state_of(env: gym.Env[Any, Any]) -> StateName:
+    """Return the names of an environment's state, if ``StateKey`` is its outermost wrapper; empty ones if it is not."""
+    return env.state if isinstance(env, StateKey) else UNNAMED
 
 
 def failed(work: Task | str, error: BaseException) -> EnvFailure:
@@ -49,56 +135,24 @@ def failed(work: Task | str, error: BaseException) -> EnvFailure:
     """
     if stops_a_rollout(error):
         return EnvFailure(safe_str(error), of_user=True)
+    what = f"{'reset' if isinstance(work, Task) else 'step'} raised {described(error)}"
     if "signal only works in main thread" in safe_str(error) and current_thread() is not main_thread():
         hint = 'it needs the main thread of a process: executor="process" (or "inline" in a program)'
-        return EnvFailure(f"{name_of(work)} raised {described(error)}; {hint}", of_user=True)
-    by_model = not isinstance(work, Task) and caused_by_model(error)
-    reason = StopReason.CRASHED if by_model else StopReason.ENV_ERROR
-    place = place_of(error)
-    where = "" if place is None else f" ({Path(place.filename).name}:{place.lineno})"
-    return EnvFailure(f"{name_of(work)} raised {described(error)}{where}", reason)
+        return EnvFailure(f"{what}; {hint}", of_user=True)
+    by_model = isinstance(work, str) and caused_by_model(error)
+    if (place := place_of(error)) is not None:
+        what += f" ({Path(place.filename).name}:{place.lineno})"
+    return EnvFailure(what, StopReason.CRASHED if by_model else StopReason.ENV_ERROR)
 
 
-_TOLD_AT_RESET = ("to_move", *LISTS, "action_mask")
-"""Entries of the ``info`` of ``reset`` that a game of several seats, or a policy, needs."""
-
-
-def begin(env: TextEnvironment, task: Task) -> StepResult:
-    """Reset an environment for a task and return the checked result.
-
-    >>> begin(gym.make("TrlEnv/Echo-v0"), Task("TrlEnv/Echo-v0", seed=0)).observation
-    'woadw'
-
-    Raises:
-        TypeError: the observation is not text, or ``info`` is no mapping.
-        BaseException: ``reset`` raised.
-    """
-    observation, info = env.reset(seed=task.seed, options=dict(task.options) or None)
-    if not isinstance(info, Mapping):
-        raise TypeError(f"info must be a mapping, got {type(info).__name__}: {info!r:.80}")
-    return StepResult(
-        text_of(observation),
-        info={name: info[name] for name in _TOLD_AT_RESET if name in info},
-        instructions=instructions_of(env),
-        declares_success=bool(traits(env).declares_success),
-        loss_return=loss_return_of(env) or 0.0,
-        state=state_of(env),
-        markov_keys=isinstance(env, StateKey) and env.markov_state_key,
-        task_key=env.task_key if isinstance(env, StateKey) else "",
-    )
-
-
-def take_reset(env: TextEnvironment, task: Task) -> StepResult | EnvFailure:
-    """Reset an environment for a task and check the result; an exception becomes a failure.
-
-    >>> take_reset(gym.make("TrlEnv/Echo-v0"), Task("TrlEnv/Echo-v0", seed=0)).observation
-    'woadw'
-    """
+def close_env(env: gym.Env[Any, Any], *, broken: bool = False) -> None:
+    """Close an environment; an exception becomes a warning, or is ignored if the environment is known to be broken."""
     try:
-        return begin(env, task)
-    except BaseException as error:
+        env.close()
+    except BaseException as error:  # closing must not lose the episodes that were played
         raise_interrupt(error)
-        return failed(task, error)
+        if not broken:
+            gym.logger.warn("%s", f"closing {safe_str(env)} raised {described(error)}")
 
 
 class Witness(gym.Wrapper[Any, Any, Any, Any]):
@@ -134,98 +188,3 @@ class Witness(gym.Wrapper[Any, Any, Any, Any]):
             raise
         finally:
             self.seconds.append(perf_counter() - began)
-
-
-def take_step(env: TextEnvironment, action: str) -> StepResult | EnvFailure:
-    """Step an environment and check the result; an exception or a malformed result becomes a failure.
-
-    >>> env = gym.make("TrlEnv/Echo-v0")
-    >>> _ = env.reset(seed=0)
-    >>> take_step(env, "woadw").reward
-    1.0
-
-    An unfinished response is not an action. If no wrapper of ``env`` reads responses (as ``ParseAction``
-    does), it is rejected here without a step.
-    """
-    if isinstance(action, UnfinishedResponse) and not traits(env).reads_responses:
-        return StepResult(CUT, info={"action_valid": False, "action_cut": True}, state=state_of(env))
-    try:
-        returned = env.step(action)
-    except BaseException as error:
-        raise_interrupt(error)
-        return failed(action, error)
-    try:
-        return read_step(*returned, state=state_of(env))
-    except Exception as error:  # a malformed result is the environment's own fault
-        return EnvFailure(f"step raised {described(error)}")
-
-
-def state_of(env: gym.Env[Any, Any]) -> StateName:
-    """Return the names of an environment's state, if ``StateKey`` is its outermost wrapper; empty ones if it is not.
-
-    >>> env = StateKey(gym.make("FrozenLake-v1", is_slippery=False))
-    >>> _ = env.reset(seed=0)
-    >>> state_of(env), state_of(env.env)
-    (StateName(key='(0, 100)', place='0', turns_left=100), StateName(key='', place='', turns_left=None))
-    """
-    return env.state if isinstance(env, StateKey) else UNNAMED
-
-
-_LARGEST = (2 - 2**-23) * 2.0**127  # of a 32-bit float
-_SAID = ("action_valid", "success")
-
-
-def read_step(
-    observation: object,
-    reward: object,
-    terminated: object,
-    truncated: object,
-    info: Any,
-    *,
-    state: StateName = UNNAMED,
-) -> StepResult:
-    """Return the checked result of ``step``.
-
-    >>> read_step("go on", float("nan"), False, False, {})
-    Traceback (most recent call last):
-        ...
-    ValueError: the reward must be a finite number, got nan
-
-    Raises:
-        TypeError: the observation is not text, the reward is not a number, ``info`` is not a mapping, or
-            ``info["action_valid"]`` or ``info["success"]`` is text.
-        ValueError: the reward is not finite, or ``info["action_valid"]`` or ``info["success"]`` has no truth value.
-    """
-    if info or type(info) is not dict:
-        if not isinstance(info, Mapping):
-            raise TypeError(f"info must be a mapping, got {type(info).__name__}: {info!r:.80}")
-        info = {**info}
-        for name in _SAID:
-            if (flag := info.get(name)) is not None:
-                if isinstance(flag, str):  # every text but the empty one is true, also "no"
-                    raise TypeError(f"info[{name!r}] must be True or False, got {flag!r:.80}")
-                info[name] = bool(flag)
-    try:
-        if isinstance(reward, str):
-            raise TypeError
-        value = float(reward)  # type: ignore[arg-type]  # raises if it is not a number
-    except (TypeError, ValueError):
-        raise TypeError(f"the reward must be a number, got {type(reward).__name__}: {reward!r:.80}") from None
-    if not math.isfinite(value):
-        raise ValueError(f"the reward must be a finite number, got {value}")
-    if abs(value) > _LARGEST:
-        raise ValueError(f"the reward must be a finite number of 32 bits, with which trainers compute, got {value:g}")
-    return StepResult(text_of(observation), value, bool(terminated), bool(truncated), info, state=state)
-
-
-def close_env(env: gym.Env[Any, Any], *, broken: bool = False) -> None:
-    """Close an environment; an exception becomes a warning, or is ignored if the environment is known to be broken.
-
-    >>> close_env(gym.make("TrlEnv/Echo-v0"))
-    """
-    try:
-        env.close()
-    except BaseException as error:  # closing must not lose the episodes that were played
-        raise_interrupt(error)
-        if not broken:
-            gym.logger.warn("%s", f"closing {safe_str(env)} raised {described(error)}")

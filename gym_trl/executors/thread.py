@@ -10,34 +10,32 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from queue import SimpleQueue
 from threading import Thread
 from time import monotonic
 from typing import Protocol, TypeAlias
 from weakref import finalize
 
-from gym_trl.bases import Closing
+from gym_trl.bases import CLOSE_S
 from gym_trl.errors import check_counts
 from gym_trl.executors.inline import EnvHost
-from gym_trl.executors.protocol import EnvFactory, Result, check_timeouts
-from gym_trl.executors.step import name_of
+from gym_trl.executors.protocol import EnvFactory, EnvPool, Result
 from gym_trl.types import EnvFailure, StopReason, Task
 
 GIVEN_UP_S = 10.0
 """Seconds for which the call of an episode that was given up may go on before its worker is replaced."""
 MOST_LOST = 8
 """Number of workers that one call may lose to other episodes, before its own is unscored."""
-CLOSE_S = 5.0
-Answer: TypeAlias = Callable[[Result | BaseException | None], None]
+Call: TypeAlias = "asyncio.Future[Result | None]"
+"""Result of a call that a worker executes; ``None`` if its host was lost before."""
 
 
 class Host(Protocol):
-    """Environments of several episodes, as a worker's thread steps them."""
+    """Environments of several episodes, as a worker's thread steps them; ``EnvHost`` is one in the thread itself."""
 
     start_s: float
-    """Seconds that its start may take, in addition to the time limit of its first call."""
     lost: str
-    """Reason for which it can no longer be used; empty if it can."""
 
     def execute(self, key: str, work: Task | str) -> Result | None:
         """Reset or step the environment of an episode; ``None`` if the host was lost before."""
@@ -48,7 +46,7 @@ class Host(Protocol):
         ...
 
     def kill(self) -> None:
-        """End the call that is being executed; called from another thread."""
+        """End the call that is being executed, from another thread."""
         ...
 
     def close(self) -> None:
@@ -56,16 +54,7 @@ class Host(Protocol):
         ...
 
 
-class ThreadHost(EnvHost):
-    """Environments in the worker's own thread, which cannot be ended: it is abandoned."""
-
-    start_s, lost = 0.0, ""
-
-    def kill(self) -> None:
-        """Let the call go on; the environments are closed when it returns."""
-
-
-class ThreadPool(Closing):
+class ThreadPool(EnvPool):
     """Pool that steps environments in threads, for environments that wait for something outside Python.
 
     >>> import asyncio, gymnasium as gym
@@ -94,7 +83,6 @@ class ThreadPool(Closing):
         step_timeout: float | None = None,
     ) -> None:
         check_counts(workers=1 if workers is None else workers)
-        check_timeouts(reset_timeout=reset_timeout, step_timeout=step_timeout)
         self._make, self._size = make, workers
         self._limits = {"reset": reset_timeout, "step": step_timeout}
         self._workers: list[_Worker] = []
@@ -103,7 +91,7 @@ class ThreadPool(Closing):
 
     def host(self) -> Host:
         """Return the host of a new worker."""
-        return ThreadHost(self._make)
+        return EnvHost(self._make)
 
     def most(self) -> int:
         """Return the default of ``workers``."""
@@ -134,15 +122,15 @@ class ThreadPool(Closing):
             episode.worker.release(key)
 
     def close(self) -> None:
-        """Close every environment; the pool can be used again afterwards."""
+        """Close every environment."""
         self._episodes.clear()
         _close(self._workers)
 
     def _least_busy(self, key: str) -> "_Worker":
         """Return the worker for an episode."""
         self._workers[:] = [worker for worker in self._workers if not worker.lost]
-        best = min(self._workers, key=lambda worker: worker.load, default=None)
-        if best is None or (best.load and len(self._workers) < (self._size or self.most())):
+        best = min(self._workers, key=lambda worker: len(worker.episodes) + worker.busy, default=None)
+        if best is None or ((best.episodes or best.busy) and len(self._workers) < (self._size or self.most())):
             self._workers.append(best := _Worker(self.host()))
         best.episodes.add(key)
         return best
@@ -154,7 +142,7 @@ class ThreadPool(Closing):
         if worker.lost:
             lock.release()
             return None
-        what, started = name_of(work), worker.started
+        what, started = "reset" if isinstance(work, Task) else "step", worker.started
         limit = self._limits[what]
         call = worker.call(key, work)
         call.add_done_callback(lambda _: lock.release())
@@ -183,18 +171,13 @@ class _Worker(Thread):
 
     def __init__(self, host: Host) -> None:
         super().__init__(name="gym-trl environments", daemon=True)
-        self.host = host
+        self.host, self.lost = host, ""
+        self.started, self.busy = not host.start_s, False
         self.episodes: set[str] = set()
-        self.lost, self.started, self.busy = "", not host.start_s, False
-        self._calls: SimpleQueue[tuple[str, Task | str | None, Answer] | None] = SimpleQueue()
-        self._current: asyncio.Future[Result | None] | None = None
+        self._todo: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._current: Call | None = None
         self._turn: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
         self.start()
-
-    @property
-    def load(self) -> int:
-        """Number of its episodes, and of calls of episodes that were given up."""
-        return len(self.episodes) + self.busy
 
     def lock(self) -> asyncio.Lock:
         """Return the lock of whoever calls; a loop has its own, and finds no worker busy with a call of another one."""
@@ -205,36 +188,16 @@ class _Worker(Thread):
             self._turn = loop, asyncio.Lock()
         return self._turn[1]
 
-    def call(self, key: str, work: Task | str) -> "asyncio.Future[Result | None]":
+    def call(self, key: str, work: Task | str) -> Call:
         """Have the thread execute a call."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Result | None] = loop.create_future()
-
-        def settle(result: Result | BaseException | None) -> None:
-            if future.done():
-                return
-            if isinstance(result, BaseException):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
-
-        def answer(result: Result | BaseException | None) -> None:
-            with suppress(RuntimeError):  # the loop may have ended
-                loop.call_soon_threadsafe(settle, result)
-
-        self._current, self.busy = future, True
-        self._calls.put((key, work, answer))
-        return future
+        self._current, self.busy = asyncio.get_running_loop().create_future(), True
+        self._todo.put(partial(self._execute, key, work, self._current))
+        return self._current
 
     def release(self, key: str) -> None:
         """End an episode, after the calls so far."""
         self.episodes.discard(key)
-        self._calls.put((key, None, lambda _: None))
-
-    def give_up(self, call: "asyncio.Future[Result | None]") -> None:
-        """Replace the worker if it still executes this call."""
-        if not call.done():
-            self.end("the call of an episode that was given up has not returned")
+        self._todo.put(partial(self._release, key))
 
     def end(self, why: str) -> None:
         """Give up the host, and wake those who wait for it."""
@@ -245,26 +208,44 @@ class _Worker(Thread):
             with suppress(RuntimeError):  # its loop may have ended
                 self._current.cancel()
 
+    def give_up(self, call: Call) -> None:
+        """Replace the worker if it still executes this call."""
+        if not call.done():
+            self.end("the call of an episode that was given up has not returned")
+
     def leave(self) -> None:
         """End the thread after the calls so far."""
-        self._calls.put(None)
+        self._todo.put(None)
 
     def run(self) -> None:
-        """Execute the calls."""
-        while not self.lost and (call := self._calls.get()) is not None:
-            key, work, answer = call
-            if work is None:
-                self.host.release(key)
-                continue
-            result: Result | BaseException | None
-            try:
-                result = self.host.execute(key, work)
-            except BaseException as error:  # raised where it is awaited
-                result = error
-            self.lost = self.lost or self.host.lost
-            self.started, self.busy = True, False
-            answer(result)
+        """Do what there is to do."""
+        while not self.lost and (do := self._todo.get()) is not None:
+            do()
         self.host.close()
+
+    def _release(self, key: str) -> None:
+        if self.started:
+            self.host.release(key)
+
+    def _execute(self, key: str, work: Task | str, call: Call) -> None:
+        result: Result | BaseException | None
+        try:
+            result = self.host.execute(key, work)
+        except BaseException as error:  # raised where it is awaited
+            result = error
+        self.lost = self.lost or self.host.lost
+        self.started, self.busy = True, False
+        with suppress(RuntimeError):  # the loop may have ended
+            call.get_loop().call_soon_threadsafe(_settle, call, result)
+
+
+def _settle(call: Call, result: Result | BaseException | None) -> None:
+    if call.done():
+        return
+    if isinstance(result, BaseException):
+        call.set_exception(result)
+    else:
+        call.set_result(result)
 
 
 def _shown(result: Result) -> int:

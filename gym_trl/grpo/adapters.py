@@ -1,7 +1,7 @@
 """Adapters of the trained model in rollouts and in what vLLM receives."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 from gym_trl.grpo import trl_versions
@@ -39,21 +39,13 @@ def merged_adapter(model: Any) -> Iterator[None]:
                     layer.unmerge()
 
 
-def adapter_kept(trainer: Any) -> AbstractContextManager[None] | None:
-    """Return a context in which ``trainer`` may send its weights to vLLM: TRL merges an adapter and subtracts it again.
-
-    Afterwards the weights below the adapter are what they were, to the last bit. ``None`` without vLLM or an adapter,
-    and where weights are sharded.
-    """
-    if not trainer.use_vllm or trl_versions.shards_weights(trainer):
-        return None
-    layers = _adapted_layers(trainer.model)
-    return _copied(layers) if layers else None
-
-
 def sync_weights(trainer: Any) -> None:
-    """Send the trainer's weights to its vLLM."""
-    with adapter_kept(trainer) or nullcontext():
+    """Send the trainer's weights to its vLLM; those below an adapter are what they were afterwards, to the last bit.
+
+    TRL merges an adapter and subtracts it again. Weights that are sharded are not copied.
+    """
+    layers = [] if trl_versions.shards_weights(trainer) else _adapted_layers(trainer.model)
+    with _copied(layers):
         trainer.vllm_generation.sync_weights()
 
 

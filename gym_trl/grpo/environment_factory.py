@@ -15,7 +15,7 @@ from gym_trl.executors.step import close_env
 from gym_trl.grpo.dataset import read_prompt
 from gym_trl.rollout import run
 from gym_trl.types import EnvFailure, StepResult, StopReason, Task
-from gym_trl.wrappers.tool import function_tool
+from gym_trl.wrappers.tools import function_tool
 
 _OVER = "The game is over."
 _FAILED = "The environment failed, which ended the game."

@@ -1,16 +1,19 @@
-"""Groups of episodes that are compared with each other, and the replacement of those that teach nothing."""
+"""Groups of episodes that are compared with each other, and the scaled advantages of their turns."""
 
+import math
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple, Self
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple, Self
+
+import numpy as np
 
 from gym_trl.episode import Episode
 from gym_trl.errors import ConfigError
-from gym_trl.grpo.credit import Estimator, Turns, advantages_of, task_key_of, turns_of
-from gym_trl.grpo.dataset import read_prompt
-from gym_trl.types import Task
+from gym_trl.grpo.credit import Advantages, Estimator, Turns, pool, task_key_of, turns_of
 
-_TRIES = 16
+SPREAD = 1e-6
+"""Largest advantage of a turn that counts as none: rewards summed in another order differ by less."""
+_EPSILON = 1e-4  # added to a standard deviation before dividing by it, as in TRL's GRPOTrainer
 
 
 class Member(NamedTuple):
@@ -38,21 +41,57 @@ class Member(NamedTuple):
         return cls(group, episode.seat, task_key_of(episode), turns_of(episode, paid, weight))
 
 
-def advantages(members: Sequence[Member], estimator: Estimator, scale_rewards: str) -> list[list[float]]:
-    """Return the advantages of the turns of each member, which is compared with those of its group and seat."""
+def advantages(members: Sequence[Member], estimator: Estimator, scale_rewards: str) -> Advantages:
+    """Return the scaled advantages of the turns of each member, which is compared with those of its group and seat.
+
+    ``pool`` compares the members of all groups of one task, if they all begin in the same state, and its key is
+    declared Markov. A group without an advantage above rounding has none.
+
+    Advantages are divided by a number that depends on TRL's ``scale_rewards``:
+
+    * ``"group"``: the standard deviation of the returns of the episodes that were compared, as in TRL, or the root mean
+      square of the advantages of their turns if that is larger; each episode weighs the same
+    * ``"batch"``: the same over all episodes
+    * ``"none"``: 1
+
+    As in TRL, 0.0001 is added. TRL's number alone is 0 where all episodes paid the same in different turns, and the
+    advantages of their turns are not. So ``episode`` is TRL's own advantage, the others have its unit, and none of them
+    exceeds the square root of the number of episodes times that of the turns of the longest.
+
+    >>> sure = [Member(0, None, "task", Turns(paid, "ab")) for paid in ([0.0, 1.0], [1.0, 0.0])]
+    >>> from gym_trl.grpo.credit import return_to_go
+    >>> advantages(sure, return_to_go, "none")
+    [[0.0, 1.0], [0.0, -1.0]]
+
+    Raises:
+        ConfigError: The estimator does not return a finite number for each turn.
+    """
     groups: defaultdict[Hashable, list[int]] = defaultdict(list)
     for place, one in enumerate(members):
         groups[one.group, one.seat].append(place)
-    values = advantages_of(
-        [[members[place].turns for place in places] for places in groups.values()],
-        estimator,
-        scale_rewards,
-        task_keys=[members[places[0]].task_key for places in groups.values()],
-    )
-    found: list[list[float]] = [[] for _ in members]
-    for places, rows in zip(groups.values(), values, strict=True):
+    comparisons: defaultdict[Hashable, list[int]] = defaultdict(list)
+    for name, places in groups.items():
+        turns = [members[place].turns for place in places]
+        begins = {one.keys[0] if one.markov else None for one in turns}
+        shared = estimator is pool and len(begins) == 1 and None not in begins
+        comparisons[(members[places[0]].task_key, begins.pop()) if shared else name] += places
+    compared = [[members[place].turns for place in places] for places in comparisons.values()]
+    values = [_checked(estimator, turns) for turns in compared]
+    if scale_rewards == "group":
+        divisors = [_scale(*pair) for pair in zip(compared, values, strict=True)]
+    else:
+        everything = [one for turns in compared for one in turns], [row for rows in values for row in rows]
+        divisors = [_scale(*everything) if scale_rewards == "batch" else 1.0] * len(compared)
+    found: Advantages = [[] for _ in members]
+    alive = set()
+    for places, rows, divisor in zip(comparisons.values(), values, divisors, strict=True):
         for place, row in zip(places, rows, strict=True):
-            found[place] = row
+            found[place] = [value / divisor for value in row]
+            if any(abs(value) > SPREAD for value in row):
+                alive.add((members[place].group, members[place].seat))
+    for name in groups.keys() - alive:
+        for place in groups[name]:
+            found[place] = [0.0] * len(found[place])
     return found
 
 
@@ -63,30 +102,29 @@ def dead_groups(members: Sequence[Member], estimator: Estimator) -> set[int]:
     "DAPO", arXiv:2503.14476, equation 11). A group without a scored episode is not dead: what failed is the
     infrastructure, and more tasks would fail with it.
     """
-    alive = {
-        one.group for one, values in zip(members, advantages(members, estimator, "none"), strict=True) if any(values)
-    }
-    return {one.group for one in members} - alive
+    values = zip(members, advantages(members, estimator, "none"), strict=True)
+    return {one.group for one in members} - {one.group for one, row in values if any(row)}
 
 
-def other_task(dataset: Any, now: Task, seed: Callable[[int], int]) -> Task:
-    """Return a task of a dataset that is not the one of now.
-
-    Args:
-        dataset: The trainer's ``train_dataset``.
-        now: Task that is not wanted.
-        seed: Returns the seed of each try.
-
-    Raises:
-        ConfigError: Rows of the dataset cannot be chosen, have columns for reward functions, or no other task.
-    """
-    if not hasattr(dataset, "__len__") or set(dataset.column_names) - {"prompt", "environment"}:
+def _checked(estimator: Estimator, group: Sequence[Turns]) -> Advantages:
+    """Return an estimator's advantages after checking their form."""
+    returned = estimator(group)
+    wanted = [len(one.rewards) for one in group]
+    try:
+        rows = [[float(value) for value in row] for row in returned]
+    except (TypeError, ValueError):
+        rows = []
+    if [len(row) for row in rows] != wanted or not all(math.isfinite(value) for row in rows for value in row):
         raise ConfigError(
-            "resample_dead_groups plays other rows of train_dataset, so that it must be spec.train_dataset, or a "
-            "datasets.Dataset with its columns"
+            f"{getattr(estimator, '__name__', 'credit')} must return a finite number for each turn of each episode, "
+            f"{wanted} of them, got {returned!r:.200}"
         )
-    for number in range(_TRIES):
-        _, task = read_prompt(dataset[seed(number) % len(dataset)]["prompt"])
-        if task is not None and task != now:
-            return task
-    raise ConfigError(f"resample_dead_groups found no other task than {now}: give more tasks (num_tasks)")
+    return rows
+
+
+def _scale(group: Sequence[Turns], values: Advantages) -> float:
+    """Return the number to divide the advantages of episodes by."""
+    returns = [sum(one.rewards) for one in group]
+    deviation = float(np.std(returns, ddof=1)) if len(returns) > 1 else 0.0  # of a sample, as in TRL
+    squares = [float(np.mean(np.square(row))) for row in values if row]
+    return max(deviation, float(np.sqrt(np.mean(squares))) if squares else 0.0) + _EPSILON

@@ -1,35 +1,31 @@
 """TRL's ``rollout_func``: from the tasks of prompts to whole episodes, with the exact tokens that the model sampled."""
 
-import re
 import weakref
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import gymnasium as gym
-
-from gym_trl.chat import Chat, ChatLike
+from gym_trl.chat import ChatLike
 from gym_trl.episode import Episode
-from gym_trl.errors import ChatTemplateError, ConfigError, PoolError
+from gym_trl.errors import ConfigError
 from gym_trl.executors.protocol import EnvPool
 from gym_trl.grpo import curriculum
+from gym_trl.grpo.alarms import IN_A_ROW, FailureAlarm, check_openings, check_temperature
 from gym_trl.grpo.credit import Estimator, find_estimator
 from gym_trl.grpo.dataset import read_prompt
-from gym_trl.grpo.groups import Member, dead_groups, other_task
+from gym_trl.grpo.resampling import other_task, replace_dead_groups
 from gym_trl.grpo.rewards import Outcome
 from gym_trl.grpo.trainer_engine import context_length, trainer_engine
 from gym_trl.grpo.trl_versions import chat_options, check_trl, end_ids, warn_if_resumed_within_a_generation
+from gym_trl.history import chat_for, check_continues
 from gym_trl.play import History, Limits
 from gym_trl.rollout import rollout, run
 from gym_trl.seeding import derive_seed
 from gym_trl.types import Message, StopReason, Task
 
-MOST_UNSCORED, IN_A_ROW = 0.5, 3
-"""A training stops where more than this share of the episodes is unscored in so many rollouts in a row."""
 STATE = "gym_trl"
 """Name in the trainer's ``stateful_callbacks`` of what checkpoints hold."""
-_RAISED = re.compile(r"((?:reset|step) raised \w+): .*?(?: \(([^()]+:\d+)\))?", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -64,17 +60,13 @@ class Training:
     """State of one training, or of an evaluation by itself."""
 
     chat: ChatLike
-    state: Any
+    state: Any = None
     """The trainer's state, of which each training makes a new one."""
     dataloader: Any = None
     """Rows of the evaluation."""
     calls: Counter[Any] = field(default_factory=Counter)
-    """Number of rollouts, by split and step."""
-    rollouts: int = 0
-    unscored: list[tuple[int, int, Counter[str]]] = field(default_factory=list)
-    """Unscored episodes, all episodes and errors of the last rollouts with too many unscored ones."""
-    alike: list[tuple[Any, int]] = field(default_factory=list)
-    """Exception with which all episodes of the last rollouts have ended, and their numbers."""
+    """Number of rollouts, by split and step; of those of the training, by ``"train"``."""
+    alarm: FailureAlarm = field(default_factory=FailureAlarm)
 
 
 class RolloutFunc:
@@ -131,13 +123,7 @@ class RolloutFunc:
         self.sampling, self.history, self.seats = dict(sampling or {}), history, seats
         self.estimator = find_estimator(credit)
         self.levels, self.resample, self.on_rollout = levels, resample, on_rollout
-        self._options: dict[str, Any] = {
-            "max_alive": max_alive,
-            "timeout": episode_timeout,
-            "history": history,
-            "seats": seats,
-        }
-        self._chats: weakref.WeakKeyDictionary[Any, ChatLike] = weakref.WeakKeyDictionary()
+        self.max_alive, self.episode_timeout = max_alive, episode_timeout
         self._trainings: weakref.WeakKeyDictionary[Any, Training] = weakref.WeakKeyDictionary()
 
     @property
@@ -150,26 +136,34 @@ class RolloutFunc:
         training = self._training(trainer)
         split, step = "train" if trainer.model.training else "eval", trainer.state.global_step
         call = training.calls[split, step]
-        training.calls[split, step] += 1
-        state = trainer.state.stateful_callbacks.setdefault(STATE, {})
-        games = self._games(prompts, trainer, split, call, state)
+        training.calls.update([(split, step), split])
+        kept = trainer.state.stateful_callbacks.setdefault(STATE, {})
+        games = self._games(prompts, trainer, split, call, kept)
 
-        def play(games: Sequence[Game]) -> list[list[Episode]]:
-            place = split, step, call
-            seeds = [derive_seed(self.seed, "sampling", *place, one.group, one.member, one.attempt) for one in games]
-            return self._play(trainer, training.chat, games, seeds)
+        def play(places: Sequence[int]) -> list[list[Episode]]:
+            chosen = [games[place] for place in places]
+            of_call = "sampling", split, step, call
+            seeds = [derive_seed(self.seed, *of_call, one.group, one.member, one.attempt) for one in chosen]
+            return self._play(trainer, training.chat, chosen, seeds)
+
+        def play_again(places: Sequence[int], attempt: int) -> list[list[Episode]]:
+            for place in places:
+                game = games[place]
+                seed = derive_seed(self.seed, "drawn", step, call, game.group, attempt)  # the same on every process
+                task = self._at_level(other_task(trainer.train_dataset, game.task, seed), split, kept)
+                games[place] = game._replace(task=task, attempt=attempt)
+            return play(places)
 
         left = len(games) if split == "train" else self._not_repeated(trainer, len(games), call)
-        played = play(games[:left]) + [[_unplayed(one.task)] * self.seats for one in games[left:]]
+        played = play(range(left)) + [[_unplayed(one.task)] * self.seats for one in games[left:]]
         replaced: list[Episode] = []
+        groups = [one.group for one in games]
         if split == "train" and self.resample:
-            draws = derive_seed(self.seed, "drawn", step, call), state.get("level", 0)
-            replaced = self._replace_dead_groups(trainer, games, played, play=play, draws=draws)
+            replaced = replace_dead_groups(groups, played, self.estimator, play_again, self.resample)
         episodes = [episode for seats in played for episode in seats]
-        self._learn(trainer, training, state, episodes, replaced)
-        if split == "train" and training.rollouts < IN_A_ROW:
-            check_openings(games, played)
-        training.rollouts += split == "train"
+        self._learn(trainer, training, kept, [*episodes, *replaced])
+        if split == "train" and training.calls[split] <= IN_A_ROW:
+            check_openings(groups, played)
         if self.on_rollout is not None:
             self.on_rollout(Rollout(split, step, episodes, replaced))
         return columns(episodes, end_ids(trainer)[0]) | {"replaced": tuple(replaced)}
@@ -183,7 +177,7 @@ class RolloutFunc:
         """
         check_trl()
         check_temperature(trainer.args)
-        if (self.history is not None or self.by_turn) and getattr(trainer, "rollouts", None) is not self:
+        if (self.history is not None or self.by_turn) and getattr(trainer, "gym_rollout_func", None) is not self:
             raise ConfigError(
                 "history, seats and credit per turn change the rows of a batch: use GymGRPOTrainer(..., spec=spec) in "
                 f"place of {type(trainer).__name__}, and functools.wraps for a function around spec.rollout_func"
@@ -193,22 +187,20 @@ class RolloutFunc:
         for name, size in sizes.items():
             if size % self.seats:
                 raise ConfigError(f"{name} must be a multiple of the {self.seats} seats of a game, got {size}")
-        self._chats[trainer] = chat = self.chat or self._template_chat(trainer)
-        if (refusal := getattr(chat, "refusal", "")) and self.history is None:
-            raise ChatTemplateError(f"{refusal}; GymSpec(history='rendered') renders it anew before each turn")
-
-    def _template_chat(self, trainer: Any) -> Chat:
         template, options = chat_options(trainer)
-        return Chat(trainer.processing_class, chat_template=template, **{**options, **self.chat_template_kwargs})
+        options |= self.chat_template_kwargs
+        chat = self.chat or chat_for(trainer.processing_class, self.history, chat_template=template, **options)
+        check_continues(chat, self.history)
+        self._trainings[trainer] = Training(chat)
 
     def _training(self, trainer: Any) -> Training:
         """Return what is known of the training or evaluation that is running."""
-        if trainer not in self._chats:
+        if trainer not in self._trainings:
             self.check(trainer)
-        known = self._trainings.get(trainer)
-        if known is None or known.state is not trainer.state:
-            known = self._trainings[trainer] = Training(self._chats[trainer], trainer.state)
-        if trainer.model.training and not known.rollouts:
+        known = self._trainings[trainer]
+        if known.state is not trainer.state:
+            known = self._trainings[trainer] = Training(known.chat, trainer.state)
+        if trainer.model.training and not known.calls["train"]:
             warn_if_resumed_within_a_generation(trainer)
         dataloader = trainer.callback_handler.eval_dataloader
         if not trainer.model.training and dataloader is not known.dataloader:  # another evaluation
@@ -217,7 +209,7 @@ class RolloutFunc:
         return known
 
     def _games(
-        self, prompts: Sequence[Any], trainer: Any, split: str, call: int, state: Mapping[str, Any]
+        self, prompts: Sequence[Any], trainer: Any, split: str, call: int, kept: Mapping[str, Any]
     ) -> list[Game]:
         """Return the episodes or games of a call."""
         rows = trainer.num_generations if split == "train" else trainer.num_generations_eval
@@ -231,10 +223,12 @@ class RolloutFunc:
                     raise ConfigError(f"a prompt has no task: give the trainer spec.train_dataset; got {prompt!r:.200}")
                 step = trainer.state.global_step if split == "train" else 0
                 task = self.assign(split, derive_seed(self.seed, step, call, group))
-            if self.levels:
-                task = curriculum.at_level(task, state.get("level", 0) if split == "train" else self.levels - 1)
-            games.append(Game(group, member, preamble, task))
+            games.append(Game(group, member, preamble, self._at_level(task, split, kept)))
         return games
+
+    def _at_level(self, task: Task, split: str, kept: Any) -> Task:
+        level = kept.get("level", 0) if split == "train" else self.levels - 1
+        return curriculum.at_level(task, level) if self.levels else task
 
     def _not_repeated(self, trainer: Any, games: int, call: int) -> int:
         """Return the number of games of a process that do not repeat others to fill the last batch of an evaluation."""
@@ -259,75 +253,35 @@ class RolloutFunc:
                     chat=chat,
                     seeds=seeds,
                     preambles=[one.preamble for one in games],
+                    max_alive=self.max_alive,
                     limits=limits,
-                    **self._options,
+                    history=self.history,
+                    seats=self.seats,
+                    timeout=self.episode_timeout,
                 )
 
         with trainer_engine(trainer, chat, self.sampling, seed=derive_seed(self.seed, *seeds[:1])) as engine:
             return run(play(engine))
 
-    def _replace_dead_groups(
-        self,
-        trainer: Any,
-        games: list[Game],
-        played: list[list[Episode]],
-        *,
-        play: Callable[[Sequence[Game]], list[list[Episode]]],
-        draws: tuple[int, int],
-    ) -> list[Episode]:
-        """Play groups that teach nothing again with other tasks, in place, and return the episodes before.
-
-        Every process joins in every round, also without a game of a dead group, and draws the same task for a group.
-        """
+    def _learn(self, trainer: Any, training: Training, kept: dict[str, Any], played: Sequence[Episode]) -> None:
+        """Set the success of episodes that declare none where others do, and count what was won and what has failed."""
         from accelerate.utils import gather_object
 
-        (seed, level), replaced = draws, list[Episode]()
-        for attempt in range(1, self.resample + 1):
-            pairs = zip(games, played, strict=True)
-            mine = [Member.of(game.group, one) for game, seats in pairs for one in seats if one.scored]
-            if not (dead := dead_groups(gather_object(mine), self.estimator)):
-                break
-            places = [place for place, game in enumerate(games) if game.group in dead]
-            for place in places:
-                game = games[place]
-
-                def draw(number: int, group: int = game.group, attempt: int = attempt) -> int:
-                    return derive_seed(seed, group, attempt, number)
-
-                task = other_task(trainer.train_dataset, game.task, draw)
-                task = curriculum.at_level(task, level) if self.levels else task
-                games[place] = game._replace(task=task, attempt=attempt)
-            for place, seats in zip(places, play([games[place] for place in places]), strict=True):
-                replaced += played[place]
-                played[place] = seats
-        return replaced
-
-    def _learn(
-        self,
-        trainer: Any,
-        training: Training,
-        state: dict[str, Any],
-        episodes: Sequence[Episode],
-        replaced: Sequence[Episode],
-    ) -> None:
-        """Set the success of episodes that declare none where others do, and check what has failed."""
-        from accelerate.utils import gather_object
-
-        counted = [one for one in (*episodes, *replaced) if one.stop_reason is not StopReason.UNPLAYED]
+        counted = [one for one in played if one.stop_reason is not StopReason.UNPLAYED]
         outcomes: list[Outcome] = gather_object([Outcome.of(one) for one in counted])
-        declaring = {one.env_id for one in outcomes if one.success is not None}.union(state.get("declaring", ()))
-        state["declaring"] = sorted(declaring)
+        declaring = {one.env_id for one in outcomes if one.success is not None}.union(kept.get("declaring", ()))
+        kept["declaring"] = sorted(declaring)
         for one in counted:
             if one.scored and one.success is None and one.task.env_id in declaring:
                 one.success = False
         if not trainer.model.training:
             return
-        check_failures(training, outcomes)
+        training.alarm.count(outcomes)
         if self.levels:
             scored = [one for one in outcomes if one.episode_return is not None]
             won = [False if one.success is None and one.env_id in declaring else one.success for one in scored]
             levels = [int(one.counts["level"]) for one in scored]
-            curriculum.count(state, self.levels, zip(levels, won, strict=True))
+            curriculum.count(kept, self.levels, zip(levels, won, strict=True))
 
 
 def columns(episodes: Sequence[Episode], filler: int) -> dict[str, list[Any]]:
@@ -346,66 +300,3 @@ def _unplayed(task: Task) -> Episode:
     episode = Episode(task)
     episode.stop(StopReason.UNPLAYED)
     return episode
-
-
-def check_failures(training: Training, outcomes: Sequence[Outcome]) -> None:
-    """Stop a training whose episodes have failed in several rollouts in a row, on all processes alike.
-
-    Raises:
-        PoolError: All episodes have ended with the same exception, of which no action can be the cause then, or too
-            many are unscored.
-    """
-    raised = [_RAISED.fullmatch(one.error or "") for one in outcomes]
-    kinds = {None if one is None else (one.groups(), outcomes[0].env_id) for one in raised}
-    kind = kinds.pop() if len(kinds) == 1 else None
-    if training.alike and training.alike[-1][0] != kind:
-        training.alike = []
-    training.alike += [(kind, len(outcomes))] if kind is not None else []
-    if len(training.alike) >= IN_A_ROW:
-        raise PoolError(
-            f"the {sum(number for _, number in training.alike)} episodes of the last {IN_A_ROW} rollouts all ended "
-            f"with the same exception, of which no action is the cause: {outcomes[0].error}. Try it: "
-            f"gym-trl check {outcomes[0].env_id}"
-        )
-    errors = Counter(one.error or "no error" for one in outcomes if one.episode_return is None)
-    bad = (errors.total(), len(outcomes), errors)
-    training.unscored = [*training.unscored, bad] if bad[0] > MOST_UNSCORED * bad[1] else []
-    if len(training.unscored) >= IN_A_ROW:
-        failed, played = sum(one for one, *_ in training.unscored), sum(one for _, one, _ in training.unscored)
-        most = sum((one[2] for one in training.unscored), Counter[str]()).most_common(IN_A_ROW)
-        raise PoolError(
-            f"{failed} of the {played} episodes of the last {IN_A_ROW} rollouts are unscored, so that little is left "
-            "to learn from. Most common: " + "; ".join(f"{number} x {error}" for error, number in most)
-        )
-
-
-def check_temperature(args: Any) -> None:
-    """Check that a training samples.
-
-    Raises:
-        ConfigError: Its temperature is 0: members of a group would all play alike, and TRL divides by it.
-    """
-    if not args.temperature > 0:
-        raise ConfigError(f"temperature must be above 0 in a training, got {args.temperature}: leave it out")
-
-
-def check_openings(games: Sequence[Game], played: Sequence[Sequence[Episode]]) -> None:
-    """Check that the members of a group begin alike, as far as the model has not acted before.
-
-    Raises:
-        ConfigError: They do not, and the environment is not registered as nondeterministic.
-    """
-    openings: defaultdict[Any, set[str]] = defaultdict(set)
-    for game, seats in zip(games, played, strict=True):
-        spec = gym.registry.get(game.task.env_id)
-        for one in seats if spec is None or not spec.nondeterministic else ():
-            if one.turns and (not one.order or one.order[0] == 0):
-                shown = one.messages[: one.opening]
-                openings[game.group, one.seat].add("\n".join(message.content for message in shown))
-        if any(len(texts) > 1 for texts in openings.values()):
-            raise ConfigError(
-                f"the episodes of a group of {game.task.env_id} do not begin alike, although they have one seed "
-                f"({game.task.seed}), so that they cannot be compared: draw from self.np_random after "
-                "super().reset(seed=seed), and from no other generator. See what differs: "
-                f"gym-trl check {game.task.env_id}"
-            )

@@ -1,23 +1,23 @@
 """``GRPOTrainer`` with advantages of turns, episodes in segments, games, and unscored episodes without influence."""
 
 import math
-from collections.abc import Mapping, Sequence, Sized
-from functools import partial
+from collections.abc import Sequence
 from inspect import unwrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gym_trl.engines.attention_backends import no_cudnn_attention
-from gym_trl.episode import Episode, Segment
-from gym_trl.errors import ConfigError, needs
+from gym_trl.episode import Episode
+from gym_trl.errors import needs
 from gym_trl.grpo.adapters import sync_weights
 from gym_trl.grpo.credit import find_estimator
-from gym_trl.grpo.generation_check import check_batching
 from gym_trl.grpo.groups import Member, advantages
-from gym_trl.grpo.rewards import Outcome, env_reward, metrics
-from gym_trl.grpo.rollout_func import RolloutFunc, check_temperature
+from gym_trl.grpo.rewards import Outcome, metrics
+from gym_trl.grpo.rollout_func import RolloutFunc
+from gym_trl.grpo.segments import rows_of_segments, segment_of, weigh_segments
 from gym_trl.grpo.speed import logprobs_and_entropies
+from gym_trl.grpo.trainer_settings import check_settings, is_env_reward
 from gym_trl.grpo.trl_versions import check_trl
 
 with needs("train", "GymGRPOTrainer"):
@@ -27,9 +27,6 @@ with needs("train", "GymGRPOTrainer"):
 
 if TYPE_CHECKING:
     from gym_trl.grpo.spec import GymSpec
-
-_BY_TOKENS, _BY_ROWS = ("cispo", "dapo"), ("dr_grpo", "grpo", "luspo", "sapo")
-"""Loss types that are the same for an episode in several rows as for one in a single row, the second with weights."""
 
 
 class GymGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
@@ -74,21 +71,21 @@ class GymGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
             named = own | {name: value for name, value in named.items() if value is not None}
         check_trl()
         played = unwrap(named["rollout_func"]) if named.get("rollout_func") is not None else None
-        self.rollouts = played if isinstance(played, RolloutFunc) else None
-        """Rollouts of a specification; ``None`` with an ``environment_factory``."""
+        self.gym_rollout_func = played if isinstance(played, RolloutFunc) else None
+        """Function of a specification, below functions around it; ``None`` with an ``environment_factory``."""
         if (args := named.get("args")) is not None:
-            _check_args(args, self.rollouts, named)
+            check_settings(args, self.gym_rollout_func, named)
         super().__init__(*arguments, **named)
         if args is None:
-            _check_args(self.args, self.rollouts, named)
+            check_settings(self.args, self.gym_rollout_func, named)
         self._rows: list[tuple[int, int]] = []  # of the batch: an episode and one of its segments; -1 is a filler
         self._outcomes: dict[str, list[Outcome]] = {"train": [], "eval": []}  # since they were last logged
         self._share_of_dead_groups = 0.0
         batch = self.args.per_device_eval_batch_size * self.accelerator.num_processes
         if batch % self.num_generations_eval:  # the choice of TRL's defaults, which evaluations would fail with
             self.num_generations_eval = math.gcd(batch, self.num_generations_eval)
-        if self.rollouts is not None:
-            self.rollouts.check(self)
+        if self.gym_rollout_func is not None:
+            self.gym_rollout_func.check(self)
 
     def train(self, *arguments: Any, **named: Any) -> Any:
         """Train as TRL does, never on rows that are left of a training before."""
@@ -97,34 +94,30 @@ class GymGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
 
     @property
     def _in_segments(self) -> bool:
-        return self.rollouts is not None and self.rollouts.history is not None
+        return self.gym_rollout_func is not None and self.gym_rollout_func.history is not None
 
     @property
     def _by_turn(self) -> bool:
-        return self.rollouts is not None and self.rollouts.by_turn and self.model.training
+        return self.gym_rollout_func is not None and self.gym_rollout_func.by_turn and self.model.training
 
     def _generate(self, prompts: list[Any]) -> tuple[Any, ...]:
         """Return a row for each segment; fillers make their number the same everywhere, and divisible by steps."""
         if self.use_vllm and self.state.global_step != self._last_loaded_step:
             sync_weights(self)  # as TRL does, and leaves weights below an adapter as they are to the last bit
             self._last_loaded_step = self.state.global_step
-        out = list(super()._generate(prompts))
+        prompt_ids, completion_ids, mask, completions, logprobs, columns, *images = super()._generate(prompts)
         if self.environments is not None:
-            for mask, one in zip(out[2], self.environments, strict=True):
-                mask[:] = mask if one.episode.scored else [0] * len(mask)
-        self._rows = [(number, 0) for number in range(len(out[0]))]
+            mask = [
+                row if one.episode.scored else [0] * len(row) for row, one in zip(mask, self.environments, strict=True)
+            ]
+        self._rows = [(number, 0) for number in range(len(prompt_ids))]
         if self._in_segments:
-            episodes: Sequence[Episode] = out[5]["episode"]
-            rows = [(n, s) for n, one in enumerate(episodes) if one.scored for s in range(len(one.segments))]
-            steps = self.args.steps_per_generation if self.model.training else 1
-            count = -(-max(1, *gather_object([len(rows)])) // steps) * steps
-            self._rows = rows + [(-1, 0)] * (count - len(rows))
-            end = self.eos_token_ids[0]
-            filler = Segment([end], [end], [0], [0.0])
-            segments = [filler if number < 0 else episodes[number].segments[place] for number, place in self._rows]
-            out[0], out[1] = [one.prompt_ids for one in segments], [one.completion_ids for one in segments]
-            out[2], out[4] = [one.mask for one in segments], [one.logprobs for one in segments]
-        return tuple(out)
+            episodes: Sequence[Episode] = columns["episode"]
+            self._rows = rows_of_segments(episodes, self.args.steps_per_generation if self.model.training else 1)
+            segments = [segment_of(episodes, row, self.eos_token_ids[0]) for row in self._rows]
+            prompt_ids, completion_ids = [one.prompt_ids for one in segments], [one.completion_ids for one in segments]
+            mask, logprobs = [one.mask for one in segments], [one.logprobs for one in segments]
+        return prompt_ids, completion_ids, mask, completions, logprobs, columns, *images
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Any:
         """Return the rewards of all processes, of which an unscored episode has none, and note their advantages."""
@@ -150,7 +143,7 @@ class GymGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
         What functions pay besides the environment's return belongs to the last turn.
         """
         weights, first = self.reward_weights.tolist(), self.accelerator.process_index * len(episodes)
-        share = sum(one for one, function in zip(weights, self.reward_funcs, strict=True) if _is_env_reward(function))
+        share = sum(one for one, function in zip(weights, self.reward_funcs, strict=True) if is_env_reward(function))
         totals = (rewards * self.reward_weights.to(rewards.device)).nansum(dim=1).tolist()
         members = []
         for place, one in enumerate(episodes, start=first):
@@ -160,7 +153,7 @@ class GymGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
                 members.append(Member.of(place // self.num_generations, one, paid, weight=share))
         everyone: list[Member] = gather_object(members)
         before = sum(gather_object([len(members)])[: self.accelerator.process_index])
-        estimator = find_estimator("episode") if self.rollouts is None else self.rollouts.estimator
+        estimator = find_estimator("episode") if self.gym_rollout_func is None else self.gym_rollout_func.estimator
         values = advantages(everyone, estimator, self.scale_rewards)
         alive = {member.group for member, row in zip(everyone, values, strict=True) if any(row)}
         groups = {member.group for member in everyone}
@@ -182,7 +175,9 @@ class GymGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
             self._metrics[split]["frac_reward_zero_std"][-1] = self._share_of_dead_groups
         if not (self._by_turn or self._in_segments):
             return out
-        device, weights = out["completion_ids"].device, self._weigh(out)
+        device = out["completion_ids"].device
+        owners = torch.tensor([number for number, _ in self._rows], device=device)
+        weights = weigh_segments(self, out, owners) if self._in_segments else torch.ones(len(owners), device=device)
         if self._by_turn:
             table = np.zeros(tuple(out["completion_ids"].shape), np.float32)
             row_of = {place: row for row, place in enumerate(self._rows)}
@@ -193,7 +188,6 @@ class GymGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
                         table[row_of[number, span.segment], span.start : span.stop] = value
             out["advantages"] = torch.from_numpy(table).to(device) * weights.unsqueeze(1)
         else:
-            owners = torch.tensor([number for number, _ in self._rows], device=device)
             out["advantages"] = out["advantages"][owners.clamp(min=0)] * weights
         return out
 
@@ -205,98 +199,3 @@ class GymGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
         rows = model, input_ids, attention_mask
         with no_cudnn_attention():
             return logprobs_and_entropies(self, compute, *rows, length=logits_to_keep, **named)
-
-    def _weigh(self, out: dict[str, Any]) -> Any:
-        """Return the weight of each row, with which an episode in segments has the loss of one in a single row.
-
-        A loss that divides by rows divides by too many, and one that takes means over rows adds up several. The
-        correction of sequences for another sampler is that of the whole episode.
-        """
-        device = out["completion_ids"].device
-        owners = torch.tensor([number for number, _ in self._rows], device=device)
-        mask = out["completion_mask"] * out["tool_mask"]
-        tokens, weights, episodes = mask.sum(1).float(), (owners >= 0).float(), owners.clamp(min=0)
-        if not self._in_segments:
-            return weights
-        count, is_part = len(out["advantages"]), weights
-
-        def whole(values: Any) -> Any:  # the sum over the episode of each row
-            return values.new_zeros(count).index_add(0, episodes, values * is_part)[episodes]
-
-        if self.loss_type in _BY_ROWS:
-            weights = weights * len(owners) / count
-        if self.loss_type in ("grpo", "sapo"):
-            weights = weights * tokens / whole(tokens).clamp(min=1)
-        mode = self.vllm_importance_sampling_mode
-        if "importance_sampling_ratio" in out and mode.startswith("sequence"):
-            apart = (out["old_per_token_logps"] - out["sampling_per_token_logps"]).nan_to_num(nan=0.0) * mask
-            ratio = whole(apart.sum(1)).exp()
-            least, most = self.vllm_importance_sampling_clip_min, self.vllm_importance_sampling_clip_max
-            clipped = ratio if (least, most) == (None, None) else ratio.clamp(min=least, max=most)
-            kept = clipped if mode == "sequence_truncate" else ratio * (ratio == clipped)
-            out["importance_sampling_ratio"] = kept.unsqueeze(1)
-        return weights
-
-
-def _is_env_reward(function: Any) -> bool:
-    """Return True for ``env_reward``, also as a partial function."""
-    while isinstance(function, partial):
-        function = function.func
-    return function is env_reward
-
-
-def _check_args(args: Any, rollouts: RolloutFunc | None, named: Mapping[str, Any]) -> None:
-    """Check the settings of a trainer, before a model is loaded.
-
-    Raises:
-        ConfigError: There are fewer tasks than a generation has groups, or the loss would not be what it should.
-    """
-    check_temperature(args)
-    if not args.use_vllm:
-        check_batching(continuous=args.use_transformers_continuous_batching)
-    train_dataset, eval_dataset = named.get("train_dataset"), named.get("eval_dataset")
-    groups = args.generation_batch_size // args.num_generations
-    if isinstance(train_dataset, Sized) and len(train_dataset) < groups:  # of which TRL leaves out all
-        raise ConfigError(
-            f"num_tasks={len(train_dataset)} (rows of train_dataset), one generation needs at least {groups}: it has "
-            f"{args.generation_batch_size} episodes (per_device_train_batch_size x processes x steps_per_generation) "
-            f"in groups of num_generations={args.num_generations}. Give more tasks, or smaller batches"
-        )
-    eval_batch, eval_size = args.per_device_eval_batch_size * args.world_size, args.num_generations_eval
-    if eval_size is not None and eval_batch % eval_size:
-        raise ConfigError(
-            f"per_device_eval_batch_size x processes must be a multiple of num_generations_eval={eval_size}, got "
-            f"{eval_batch}"
-        )
-    if args.eval_strategy != "no" and isinstance(eval_dataset, Sized) and not len(eval_dataset):
-        raise ConfigError(f"num_eval_tasks=0, eval_strategy={args.eval_strategy.value!r} needs at least 1")
-    if rollouts is not None and (reason := _why_not(args, rollouts, named)) is not None:
-        raise ConfigError(f"history, seats and credit per turn are not possible with {reason}")
-
-
-def _why_not(args: Any, rollouts: RolloutFunc, named: Mapping[str, Any]) -> str | None:
-    """Return the setting with which the loss of turns or segments would not be what it should; ``None`` if none."""
-    loss, history, by_turn = args.loss_type, rollouts.history is not None, rollouts.by_turn
-    if not (by_turn or history):
-        return None
-    functions = named.get("reward_funcs") or ()
-    functions = functions if isinstance(functions, list | tuple) else [functions]
-    level, summed = args.importance_sampling_level, args.multi_objective_aggregation == "sum_then_normalize"
-    own = rollouts.estimator is not find_estimator("episode")
-    reasons = (
-        (level != "token", f"importance_sampling_level={level!r}, which has one ratio for a row: use 'token'"),
-        (args.use_liger_kernel, "use_liger_kernel, which has a loss of its own"),
-        (by_turn and not summed, "multi_objective_aggregation='normalize_then_sum', which compares episodes"),
-        (
-            own and not any(map(_is_env_reward, functions)),
-            "reward_funcs without env_reward, which pays each turn: add what else is to be paid as another function",
-        ),
-        (
-            history and loss not in (*_BY_TOKENS, *_BY_ROWS),
-            f"loss_type={loss!r}, which depends on the rows of a batch: use 'dapo'",
-        ),
-        (history and args.beta and loss not in _BY_TOKENS, f"beta={args.beta} and loss_type={loss!r}: use 'dapo'"),
-        (history and args.mask_truncated_completions, "mask_truncated_completions, which masks rows"),
-        (history and args.off_policy_mask_threshold is not None, "off_policy_mask_threshold, which masks rows"),
-    )
-    return next((reason for holds, reason in reasons if holds), None)

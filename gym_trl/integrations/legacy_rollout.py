@@ -2,10 +2,10 @@
 
 import copy
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from threading import Lock, Thread
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,10 +21,6 @@ from gym_trl.types import Request
 LegacyRolloutFunc = Callable[[list[str], Any, Any], Mapping[str, Any]]
 RolloutFunc = Callable[[list[Any], Any], dict[str, list[Any]]]
 
-_NEEDED = ("prompt_ids", "completion_ids", "logprobs")
-_MOST_COMPLETIONS = 2**16
-"""Maximum number of completions of a request."""
-
 
 def legacy_rollout_func(rollout_func: LegacyRolloutFunc, *, generate_url: str | None = None) -> RolloutFunc:
     """Adapt a function with the signature ``(prompts, args, processing_class)`` to the current ``GRPOTrainer``.
@@ -33,14 +29,10 @@ def legacy_rollout_func(rollout_func: LegacyRolloutFunc, *, generate_url: str | 
 
         trainer = GRPOTrainer(..., rollout_func=legacy_rollout_func(rollout_func))
 
-    TRL called such a function with one rendered prompt per group and expected ``args.num_generations`` completions of
-    each; it calls a current one with every row's prompt, unrendered. The adapter renders the prompts, calls the
-    function with one prompt per group of which this process has a member, and distributes the rows to the members in
-    order, even if a group is split between processes. In an evaluation ``args.num_generations`` is that of evaluations.
-
-    Such functions posted prompts to ``/generate/`` of ``trl vllm-serve``, which TRL has removed. With ``generate_url``
-    the adapter provides this endpoint while the function runs, for this process only. It samples from the trainer's
-    model with the weights of this step, using the trainer's engine. New code should use ``GymSpec`` instead.
+    The function is called with one rendered prompt per group of which this process has a member, and returns
+    ``args.num_generations`` completions of each, which the members get in order, even if a group is split between
+    processes. Such functions posted prompts to ``/generate/`` of ``trl vllm-serve``, which TRL has removed: with
+    ``generate_url`` the adapter provides this endpoint while the function runs, and samples from the trainer's model.
 
     Args:
         rollout_func: Function that returns ``prompt_ids`` (of each prompt, or of each completion), ``completion_ids``
@@ -55,14 +47,28 @@ def legacy_rollout_func(rollout_func: LegacyRolloutFunc, *, generate_url: str | 
         size = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
         first = trainer.accelerator.process_index * len(prompts)
         groups = sorted({row // size for row in range(first, first + len(prompts))})
-        asked = [prompts[max(group * size - first, 0)] for group in groups]
+        asked = [_render(prompts[max(group * size - first, 0)], trainer) for group in groups]
         args = copy.copy(trainer.args)
         args.num_generations = size
         with _generating(trainer, generate_url):
-            columns = rollout_func([_render(prompt, trainer) for prompt in asked], args, trainer.processing_class)
+            columns = rollout_func(asked, args, trainer.processing_class)
         # Index of each of this process's rows among all completions of its groups.
         places = [row - groups[0] * size for row in range(first, first + len(prompts))]
-        return _rows(columns, places, len(asked), size)
+        rows: dict[str, Any] = {}
+        for name, values in columns.items():
+            if not isinstance(values, list):
+                rows[name] = values
+            elif len(values) == len(asked) * size:
+                rows[name] = [values[place] for place in places]
+            elif len(values) == len(asked) and name not in ("completion_ids", "logprobs"):
+                rows[name] = [values[place // size] for place in places]
+            else:
+                raise ConfigError(
+                    f"the rollout function returned {len(values)} rows of {name} for {len(asked)} prompts with "
+                    f"args.num_generations={size}: it must be {len(asked) * size}, prompt by prompt"
+                )
+        _check(rows)
+        return rows
 
     return play
 
@@ -78,35 +84,16 @@ def _render(prompt: Any, trainer: Any) -> str:
     )
 
 
-def _rows(columns: Mapping[str, Any], places: Sequence[int], prompts: int, size: int) -> dict[str, list[Any]]:
-    if missing := [name for name in _NEEDED if name not in columns]:
-        raise ConfigError(f"the rollout function returned no {missing[0]}; it returned {sorted(columns)}")
-    rows = {}
-    for name, values in columns.items():
-        if not isinstance(values, list):
-            rows[name] = values
-        elif len(values) == prompts * size:
-            rows[name] = [values[place] for place in places]
-        elif len(values) == prompts and name not in ("completion_ids", "logprobs"):
-            rows[name] = [values[place // size] for place in places]
-        else:
-            raise ConfigError(
-                f"the rollout function returned {len(values)} rows of {name} for {prompts} prompts with "
-                f"args.num_generations={size}: it must be {prompts * size}, prompt by prompt"
-            )
-    lengths = zip(rows["completion_ids"], rows["logprobs"], strict=True)
-    for row, (ids, logprobs) in enumerate(lengths):
+def _check(rows: Mapping[str, Any]) -> None:
+    for name in ("prompt_ids", "completion_ids", "logprobs"):
+        if name not in rows:
+            raise ConfigError(f"the rollout function returned no {name}; it returned {sorted(rows)}")
+    for row, (ids, logprobs) in enumerate(zip(rows["completion_ids"], rows["logprobs"], strict=True)):
         if not ids or len(ids) != len(logprobs):
             raise ConfigError(
                 f"row {row} has {len(ids)} completion_ids and {len(logprobs)} logprobs: there must be as many of "
                 "both, and at least one"
             )
-    return rows
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Endpoint of trl vllm-serve
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -118,9 +105,35 @@ def _generating(trainer: Any, url: str | None) -> Iterator[None]:
     parts = urlsplit(url)
     if parts.port is None:
         raise ConfigError(f"generate_url must say a port, as http://0.0.0.0:8000/generate/ does, got {url!r}")
-    handler = type("Handler", (_Handler,), {"generator": _Generator(trainer), "path_served": parts.path.rstrip("/")})
+    lock, calls = Lock(), count(1)
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 30  # seconds that a client may send nothing
+
+        def do_POST(self) -> None:
+            try:
+                asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                if self.path.rstrip("/") != parts.path.rstrip("/"):
+                    status, answer = 404, {"detail": f"only {parts.path} is served"}
+                elif "Origin" in self.headers:  # a browser's, which sends it for the pages of any site
+                    status, answer = 403, {"detail": "web pages cannot generate here"}
+                else:
+                    with lock:
+                        status, answer = 200, _generate(trainer, asked, next(calls))
+            except Exception as error:  # without a response the function would wait for ever
+                status, answer = 500, {"detail": described(error)}
+            content = json.dumps(answer).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 -- the base class's name
+            """Suppress the log of every request."""
+
     try:
-        server = ThreadingHTTPServer(("127.0.0.1", parts.port), handler)
+        server = ThreadingHTTPServer(("127.0.0.1", parts.port), Handler)
     except OSError as error:
         raise ConfigError(f"nothing can listen at {url}: {error}; is something else there?") from error
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
@@ -133,69 +146,22 @@ def _generating(trainer: Any, url: str | None) -> Iterator[None]:
         thread.join()
 
 
-class _Generator:
-    """Callable that samples the completions of a request from the trainer's model."""
-
-    def __init__(self, trainer: Any) -> None:
-        self._trainer = trainer
-        self._lock = Lock()
-        self._calls = 0
-
-    def __call__(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        trainer, number, texts = self._trainer, int(asked.get("n") or 1), asked["prompts"]
-        if not (isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts)):
-            raise TypeError("prompts must be a list of strings, with at least one")
-        if not 1 <= number <= _MOST_COMPLETIONS // len(texts):
-            raise ValueError(f"n must be at least 1, and at most {_MOST_COMPLETIONS} for one prompt, got {number}")
-        tokenizer = tokenizer_of(trainer)
-        prompts = [list(tokenizer(text)["input_ids"]) for text in texts]
-        sampling = {name: asked[name] for name in SAMPLING if asked.get(name) is not None}
-        tokens = int(asked.get("max_tokens") or trainer.args.max_completion_length)
-        with (
-            self._lock,
-            trainer_engine(trainer, Stops(), {**sampling, **(asked.get("generation_kwargs") or {})}) as engine,
-        ):
-            self._calls += 1
-            where = (trainer.state.global_step, trainer.accelerator.process_index, self._calls)
-            requests = [
-                Request(str(index), prompts[index // number], tokens, derive_seed("legacy", *where, index))
-                for index in range(len(prompts) * number)
-            ]
-            sampled = sample_all(engine, requests)
-        return {
-            "prompt_ids": prompts,
-            "completion_ids": [completion.ids for completion in sampled],
-            "logprobs": [completion.logprobs for completion in sampled],
-        }
-
-
-class _Handler(BaseHTTPRequestHandler):
-    generator: _Generator
-    path_served: str
-    timeout = 30  # seconds that a client may send nothing
-
-    def do_POST(self) -> None:
-        if self.path.rstrip("/") != self.path_served:
-            return self._answer(HTTPStatus.NOT_FOUND, {"detail": f"only {self.path_served} is served"})
-        if "Origin" in self.headers:  # a browser's, which sends it for the pages of any site
-            return self._answer(HTTPStatus.FORBIDDEN, {"detail": "web pages cannot generate here"})
-        try:
-            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            if not isinstance(asked, dict):
-                raise TypeError("the body must be a JSON object")
-            return self._answer(HTTPStatus.OK, self.generator(asked))
-        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-            return self._answer(HTTPStatus.UNPROCESSABLE_ENTITY, {"detail": described(error)})
-        except Exception as error:  # without a response the function would wait for ever
-            return self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, {"detail": described(error)})
-
-    def _answer(self, status: HTTPStatus, answer: Mapping[str, Any]) -> None:
-        content = json.dumps(answer).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 -- the base class's name
-        """Suppress the log of every request."""
+def _generate(trainer: Any, asked: Mapping[str, Any], call: int) -> dict[str, Any]:
+    """Return the completions of a request's prompts, sampled from the trainer's model."""
+    number, tokenizer = int(asked.get("n") or 1), tokenizer_of(trainer)
+    prompts = [list(tokenizer(text)["input_ids"]) for text in asked["prompts"]]
+    tokens = int(asked.get("max_tokens") or trainer.args.max_completion_length)
+    sampling = {name: asked[name] for name in SAMPLING if asked.get(name) is not None}
+    sampling |= asked.get("generation_kwargs") or {}
+    where = trainer.state.global_step, trainer.accelerator.process_index, call
+    requests = [
+        Request(str(index), prompts[index // number], tokens, derive_seed("legacy", *where, index))
+        for index in range(len(prompts) * number)
+    ]
+    with trainer_engine(trainer, Stops(), sampling) as engine:
+        sampled = sample_all(engine, requests)
+    return {
+        "prompt_ids": prompts,
+        "completion_ids": [completion.ids for completion in sampled],
+        "logprobs": [completion.logprobs for completion in sampled],
+    }

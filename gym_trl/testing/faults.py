@@ -172,6 +172,8 @@ _RESULTS: dict[str, Any] = {
     "reward of None": ("on", None, False, False, {}),
     "observation of bytes": (b"on", 0.0, False, False, {}),
     "observation of None": (None, 0.0, False, False, {}),
+    "terminated as text": ("go on", 0.0, "False", False, {}),
+    "truncated as text": ("go on", 0.0, False, "False", {}),
 }
 
 MALFORMED = tuple(_RESULTS)

@@ -1,4 +1,4 @@
-r"""Values of any Gymnasium space as text, texts as actions of any space, and samples of actions.
+r"""Values of any Gymnasium space as text, and texts as actions of any space.
 
 >>> space = spaces.Dict({"door": spaces.Discrete(2), "speed": spaces.Box(0, 9, (2,))})
 >>> print(render(space, {"door": 1, "speed": [0.5, 2.25]}))
@@ -13,9 +13,8 @@ array([0.5, 2. ], dtype=float32)
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
-from copy import deepcopy
-from itertools import chain, product, zip_longest
+from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -23,14 +22,13 @@ from gymnasium import spaces
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from gym_trl.errors import NotTextError
-from gym_trl.seeding import derive_seed
-from gym_trl.spaces import holds_text, sample_allowed
+from gym_trl.spaces import holds_text
 
 MOST_NUMBERS = 512
 """Most numbers of an array that is shown or written; larger ones are pictures."""
 LONGEST = 65_536
 """Most characters of an action."""
-_ARRAYS = (spaces.Box, spaces.MultiDiscrete, spaces.MultiBinary)
+ARRAYS = (spaces.Box, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
 class UnreadableActionError(ValueError):
@@ -51,7 +49,7 @@ def check(space: spaces.Space[Any], most_dimensions: float = 2) -> None:
         NotTextError: They cannot.
     """
     shape, inner = space.shape or (), list[Any]()
-    if isinstance(space, _ARRAYS) and (math.prod(shape) > MOST_NUMBERS or len(shape) > most_dimensions):
+    if isinstance(space, ARRAYS) and (math.prod(shape) > MOST_NUMBERS or len(shape) > most_dimensions):
         raise NotTextError(f"an array of shape {shape} is too large for text; convert it with observe= or act=")
     if isinstance(space, spaces.Dict | spaces.Tuple | spaces.OneOf):
         inner = list(space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces)
@@ -96,7 +94,7 @@ def render(space: spaces.Space[Any], value: Any, names: Sequence[str] = ()) -> s
     if isinstance(space, spaces.Discrete):
         place = int(value) - int(space.start)
         return names[place] if 0 <= place < len(names) else str(int(value))
-    if isinstance(space, _ARRAYS):
+    if isinstance(space, ARRAYS):
         array = np.asarray(value)
         cells = np.array(_number_texts(space, array), dtype=object).reshape(array.shape)
         if len(names) == array.size:
@@ -112,7 +110,7 @@ def render(space: spaces.Space[Any], value: Any, names: Sequence[str] = ()) -> s
                 text = render(inner, value[name])
                 lines.append(f"{label}:" + (f"\n{text}".replace("\n", "\n  ") if "\n" in text else f" {text}"))
         return "\n".join(lines)
-    return ("" if value is None else str(value)) if holds_text(space) else _to_json(space, value)
+    return ("" if value is None else str(value)) if holds_text(space) else _json(space, value)
 
 
 def write(space: spaces.Space[Any], action: Any, names: Sequence[str] = ()) -> str:
@@ -121,13 +119,11 @@ def write(space: spaces.Space[Any], action: Any, names: Sequence[str] = ()) -> s
     >>> write(spaces.Discrete(2), 1, ["stick", "hit"]), write(spaces.MultiDiscrete([2, 5]), [1, 4])
     ('hit', '1 4')
     """
-    if _is_simple(space):
-        return render(space, action, names)
-    return _to_json(space, action)
+    return render(space, action, names) if _is_simple(space) else _json(space, action)
 
 
 def _is_row(space: spaces.Space[Any]) -> bool:
-    return isinstance(space, _ARRAYS) and len(space.shape or ()) < 2
+    return isinstance(space, ARRAYS) and len(space.shape or ()) < 2
 
 
 def _number_texts(space: spaces.Space[Any], value: Any) -> list[str]:
@@ -144,32 +140,35 @@ def _number_text(number: Any) -> str:
     return str(number).removesuffix(".0") if number else "0"  # not "-0", which is the same number
 
 
-def _to_json(space: spaces.Space[Any], value: Any) -> str:  # noqa: PLR0911 -- a case for each kind of space
-    """Return a value as JSON in one line."""
+def _json(space: spaces.Space[Any], value: Any) -> str:
+    return json.dumps(_data(space, value), ensure_ascii=False)
+
+
+def _data(space: spaces.Space[Any], value: Any) -> Any:
+    """Return a value as JSON holds it."""
+    data: Any = None if value is None else str(value)
     if isinstance(space, spaces.Discrete):
-        return str(int(value))
-    if isinstance(space, _ARRAYS):
-        if not np.ndim(value):
-            return _number_texts(space, value)[0]
-        return f"[{', '.join(_to_json(space, row) for row in value)}]"
-    if isinstance(space, spaces.Dict):
-        fields = (f"{json.dumps(str(name))}: {_to_json(inner, value[name])}" for name, inner in space.spaces.items())
-        return f"{{{', '.join(fields)}}}"
-    if isinstance(space, spaces.Tuple):
-        return f"[{', '.join(map(_to_json, space.spaces, value))}]"
-    if isinstance(space, spaces.Sequence):
+        data = int(value)
+    elif isinstance(space, ARRAYS):
+        numbers = [float(one) if set(one) & set(".enif") else int(one) for one in _number_texts(space, value)]
+        data = np.array(numbers, dtype=object).reshape(np.shape(value)).tolist()
+    elif isinstance(space, spaces.Dict):
+        data = {str(name): _data(inner, value[name]) for name, inner in space.spaces.items()}
+    elif isinstance(space, spaces.Tuple):
+        data = list(map(_data, space.spaces, value))
+    elif isinstance(space, spaces.Sequence):
         parts = _unstack(space.feature_space, value) if space.stack else value
-        return f"[{', '.join(_to_json(space.feature_space, part) for part in parts)}]"
-    if isinstance(space, spaces.OneOf):
-        return f"[{int(value[0])}, {_to_json(space.spaces[int(value[0])], value[1])}]"
-    if isinstance(space, spaces.Graph):
-        nodes = ", ".join(_to_json(space.node_space, node) for node in _unstack(space.node_space, value.nodes))
-        edges, links = "null", "null" if value.edge_links is None else np.asarray(value.edge_links).tolist()
+        data = [_data(space.feature_space, part) for part in parts]
+    elif isinstance(space, spaces.OneOf):
+        data = [int(value[0]), _data(space.spaces[int(value[0])], value[1])]
+    elif isinstance(space, spaces.Graph):
+        nodes = [_data(space.node_space, node) for node in _unstack(space.node_space, value.nodes)]
+        data = {"nodes": nodes, "edges": None, "edge_links": None}
         if space.edge_space is not None and value.edges is not None:
-            texts = (_to_json(space.edge_space, edge) for edge in _unstack(space.edge_space, value.edges))
-            edges = f"[{', '.join(texts)}]"
-        return f'{{"nodes": [{nodes}], "edges": {edges}, "edge_links": {links}}}'
-    return json.dumps(value if value is None else str(value), ensure_ascii=False)
+            data["edges"] = [_data(space.edge_space, edge) for edge in _unstack(space.edge_space, value.edges)]
+        if value.edge_links is not None:
+            data["edge_links"] = np.asarray(value.edge_links).tolist()
+    return data
 
 
 def _unstack(space: spaces.Space[Any], stacked: Any) -> list[Any]:
@@ -186,10 +185,6 @@ def _stack(space: spaces.Space[Any], parts: Sequence[Any]) -> Any:
     empty: Any = create_empty_array(space, len(parts))
     return concatenate(space, parts, empty) if parts else empty
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Actions
-# ---------------------------------------------------------------------------------------------------------------------
 
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 _INTEGER = re.compile(r"[-+]?[0-9]{1,18}")
@@ -236,7 +231,7 @@ def _from_json(space: spaces.Space[Any], data: Any) -> Any:
     made: Any = data
     if isinstance(space, spaces.Discrete):
         made = space.dtype.type(_number(data, int))
-    elif isinstance(space, _ARRAYS):
+    elif isinstance(space, ARRAYS):
         kind = float if space.dtype.kind == "f" else int
         numbers = [_number(one, kind) for one in _flat(data)]
         if space.dtype.kind == "b" and not set(numbers) <= {0, 1}:  # every other number would become true
@@ -334,7 +329,7 @@ def _kind(space: Any) -> str:
     if holds_text(space):
         most = min(getattr(space, "max_length", LONGEST), LONGEST)
         return f"text of at most {most} characters"
-    low, high = _bounds(space)
+    low, high = bounds_of(space)
     largest = float(np.finfo(low.dtype).max) if low.dtype.kind == "f" else math.inf  # which as a bound is none
     bounds = []
     for least, most in zip(low.flat, high.flat, strict=True):
@@ -351,7 +346,7 @@ def _kind(space: Any) -> str:
     return f"{noun} ({','.join(bounds).strip()})" if len(bounds) <= _MOST_LISTED else noun
 
 
-def _bounds(space: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def bounds_of(space: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Return the least and the greatest value of each number."""
     if isinstance(space, spaces.Box):
         return space.low, space.high
@@ -379,7 +374,7 @@ def example(space: spaces.Space[Any]) -> Any:  # noqa: PLR0911 -- a case for eac
             middle = np.where(high - low < 2.0**64, np.round(low / 2 + high / 2, 3), 0.0)
         return np.clip(middle.astype(space.dtype), space.low, space.high)
     if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
-        return _bounds(space)[1]
+        return bounds_of(space)[1]
     if isinstance(space, spaces.Dict):
         return {name: example(inner) for name, inner in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -392,180 +387,3 @@ def example(space: spaces.Space[Any]) -> Any:  # noqa: PLR0911 -- a case for eac
     if isinstance(space, spaces.Graph):
         return spaces.GraphInstance(_stack(space.node_space, [example(space.node_space)]), None, None)
     return "text"[: getattr(space, "max_length", 4)].ljust(getattr(space, "min_length", 0), "t")
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Samples of actions
-# ---------------------------------------------------------------------------------------------------------------------
-
-_DIGITS = frozenset("0123456789")
-_AMOUNT = r"(-?\d{1,3}(?:,\d{3})+(?!\d)|-?\d{1,12})"
-_BETWEEN = r"\s*(?:to|and|through|until|\.\.\.?|…|[-\u2013\u2014])\s*"
-_RANGES = (
-    re.compile(rf"(?<![\w.]){_AMOUNT}{_BETWEEN}{_AMOUNT}(?!\w|\.\d)"),
-    re.compile(rf"[\[(]{_AMOUNT},\s*{_AMOUNT}[\])]"),
-    re.compile(rf"\b(?:at most|up to|less than|below|under|no more than|maximum(?: of)?|max)\s+{_AMOUNT}(?!\w)"),
-)
-
-
-def holds_numbers(space: spaces.Space[Any]) -> bool:
-    """Return whether the texts of ``space`` are numbers: of a charset of digits, signs and points, of any length.
-
-    >>> holds_numbers(spaces.Text(6, charset="0123456789")), holds_numbers(spaces.Text(6))
-    (True, False)
-
-    Texts of one length, such as the four digits of a code, are not.
-    """
-    if not isinstance(space, spaces.Text) or space.min_length == space.max_length:
-        return False
-    return _DIGITS <= space.character_set <= _DIGITS | set("+-.,eE_ ")
-
-
-def ranges_in(texts: Sequence[str], space: spaces.Space[Any] | None = None) -> list[range]:
-    """Return the ranges of integers that texts name, the widest first, as far as texts of ``space`` can hold them.
-
-    >>> ranges_in(["Guess 1 to 1,000 in 5 tries.", "It has 3 to 5 digits, each below 10."])
-    [range(1, 1001), range(0, 11), range(3, 6)]
-    >>> ranges_in(["From -5 to 200"], spaces.Text(2, charset="0123456789"))
-    [range(0, 100)]
-    """
-    least, most = -(10**12), 10**12
-    if isinstance(space, spaces.Text):
-        most = 10 ** min(space.max_length, 12)
-        least = 1 - 10 ** min(space.max_length - 1, 12) if "-" in space.character_set else 0
-    found = set[range]()
-    for match in chain.from_iterable(form.finditer(text) for text in texts for form in _RANGES):
-        amounts = [int(amount.replace(",", "")) for amount in match.groups()]
-        low, high = amounts if len(amounts) == 2 else (0, *amounts)
-        if low < high:
-            found.add(range(max(low, least), min(high + 1, most)))
-    return sorted(filter(None, found), key=lambda one: (-len(one), one.start))
-
-
-def sampler(space: spaces.Space[Any], seed: int) -> Callable[..., Any]:
-    """Return a function that draws actions of a space, as a player would choose them: ``draw(texts, mask)``.
-
-    >>> draw = sampler(spaces.Text(6, charset="0123456789"), 0)
-    >>> all(10 <= int(draw(["A number from 10 to 99."])) <= 99 for _ in range(50))
-    True
-
-    Actions are drawn with the space's own ``sample``, except for Gymnasium's ``Text``, alone or in a ``Dict`` or
-    ``Tuple``. Of a text of digits, an integer is drawn from the widest range that ``texts`` name, which are the
-    instructions and the observation; if they name none, a number of one digit is drawn half of the time, of two digits
-    a quarter, and so on. Other texts have at most 16 characters if the space allows it. ``mask`` is
-    ``info["action_mask"]``, for spaces without texts. The draws are independent of those of an environment with the
-    same seed.
-    """
-    own, derived = deepcopy(space), derive_seed(seed, "random actions")
-    own.seed(derived % 2**32)
-    rng = np.random.default_rng(derived)
-
-    def draw(inner: spaces.Space[Any], texts: Sequence[str]) -> Any:
-        if isinstance(inner, spaces.Dict):
-            return {name: draw(part, texts) for name, part in inner.spaces.items()}
-        if isinstance(inner, spaces.Tuple):
-            return tuple(draw(part, texts) for part in inner.spaces)
-        if not isinstance(inner, spaces.Text):
-            return inner.sample()
-        if not holds_numbers(inner):
-            longest = min(inner.max_length, max(inner.min_length, 16))
-            length = int(rng.integers(inner.min_length, longest + 1))
-            return "".join(inner.character_list[place] for place in rng.integers(len(inner.character_set), size=length))
-        if ranges := ranges_in(texts, inner):
-            return str(rng.integers(ranges[0].start, ranges[0].stop)).zfill(inner.min_length)
-        length = min(inner.max_length, max(1, inner.min_length) - 1 + int(rng.geometric(0.5)))
-        return "".join(map(str, [rng.integers(int(length > 1), 10), *rng.integers(10, size=length - 1)]))
-
-    return lambda texts=(), mask=None: draw(own, texts) if mask is None else sample_allowed(own, mask)
-
-
-def spread(space: spaces.Space[Any], most: int, texts: Sequence[str] = ()) -> list[Any]:
-    """Return all actions of a small space, or at most ``most`` of a larger one; the first of many are far apart.
-
-    >>> [int(action) for action in spread(spaces.Discrete(3, start=1), 10)]
-    [1, 2, 3]
-    >>> [float(action[0]) for action in spread(spaces.Box(0, 1, (1,)), 5)]
-    [0.0, 0.25, 0.5, 0.75, 1.0]
-    >>> spread(spaces.Text(2, charset="0123456789"), 1_000)[37]
-    '37'
-
-    Real numbers are evenly spaced. Of texts of digits, these are the integers of the ranges that ``texts`` name and
-    that the space allows. Where there are too many actions, all but an example are random.
-    """
-    if isinstance(space, spaces.Text) and holds_numbers(space):
-        ranges = ranges_in(texts, space) or ranges_in([f"({1 - 10**12}, {10**12 - 1})"], space)
-        return [str(number).zfill(space.min_length) for number in numbers_within(ranges, most)]
-    if isinstance(space, spaces.Discrete):
-        return [space.start + space.dtype.type(place) for place in _places(int(space.n), most)]
-    if (grid := _grid(space, most)) is not None:
-        return [grid[place] for place in _places(len(grid), most)]
-    draw = sampler(space, 0)
-    return [example(space), *(draw() for _ in range(most - 1))]
-
-
-def _grid(space: spaces.Space[Any], most: int) -> list[Any] | None:  # noqa: PLR0911 -- a case for each kind of space
-    """Return all values of a space, with real numbers evenly spaced; ``None`` if there are more than ``most``."""
-    if isinstance(space, spaces.OneOf):
-        kinds = [spread(inner, max(1, most // len(space.spaces))) for inner in space.spaces]
-        return [(np.int64(kind), one) for kind, some in enumerate(kinds) for one in some]
-    if isinstance(space, spaces.Text):
-        lengths = range(space.min_length, min(space.max_length, 64) + 1)
-        if space.max_length > 64 or sum(len(space.character_list) ** length for length in lengths) > most:
-            return None
-        return ["".join(one) for length in lengths for one in product(space.character_list, repeat=length)]
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        inner = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
-        parts: list[Any] = [spread(one, most) for one in inner]
-    elif isinstance(space, _ARRAYS):
-        low, high = _bounds(space)
-        if low.dtype.kind == "f":
-            low = np.where(np.isfinite(low), low, np.minimum(-2.0, np.where(np.isfinite(high), high, 2.0) - 4.0))
-            high = np.where(np.isfinite(high), high, np.maximum(2.0, low + 4.0))  # near ones in place of infinite ones
-            number = int(most ** (1 / max(1, low.size)) + 1e-9)
-            number -= number % 2 == 0 and number > 2  # so that the middle is one of them
-            parts = [np.linspace(*ends, max(2, number)).tolist() for ends in zip(low.flat, high.flat, strict=True)]
-        else:
-            parts = [range(int(one), int(other) + 1) for one, other in zip(low.flat, high.flat, strict=True)]
-    else:
-        return None
-    if math.prod(map(len, parts)) > most:
-        return None
-    rows = product(*parts)
-    if isinstance(space, spaces.Dict):
-        return [dict(zip(space.spaces, row, strict=True)) for row in rows]
-    return (
-        list(rows)
-        if isinstance(space, spaces.Tuple)
-        else [np.reshape(row, low.shape).astype(space.dtype) for row in rows]
-    )
-
-
-def numbers_within(ranges: Sequence[range], most: int) -> list[int]:
-    """Return integers of some ranges: all, or at most ``most``, which are small ones and ones spread over the ranges.
-
-    >>> numbers_within([range(3, 7), range(5, 8)], 10)
-    [3, 4, 5, 6, 7]
-    >>> len(numbers_within([range(10**6)], 100)), 7 in numbers_within([range(10**6)], 100)
-    (100, True)
-    """
-    if sum(map(len, ranges)) <= most:
-        return list(dict.fromkeys(chain.from_iterable(ranges)))
-    numbers, share = dict[int, None](), most // len(ranges)
-    for one in ranges:
-        near = min(max(one.start, 0), one.stop - 1)  # small numbers are more frequent than large ones
-        numbers |= dict.fromkeys(range(near, min(one.stop, near + share // 2 + 1)))
-        numbers |= dict.fromkeys(one[place] for place in _places(len(one), share - share // 2))
-    return list(numbers)[:most]
-
-
-def _places(count: int, most: int) -> list[int]:
-    """Return indices of a list: all of a short one, else ``most`` that are spread; the first of many are far apart.
-
-    >>> _places(4, 10), _places(1_000, 5), _places(100, 40)[:4]
-    ([0, 1, 2, 3], [0, 249, 499, 749, 999], [0, 81, 40, 20])
-    """
-    number = min(count, most)
-    evenly = [place * (count - 1) // max(1, number - 1) for place in range(number)]
-    digits = max(1, (number - 1).bit_length())
-    apart = sorted(range(number), key=lambda place: f"{place:0{digits}b}"[::-1])
-    return evenly if number <= 32 else [evenly[place] for place in apart]

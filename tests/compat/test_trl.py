@@ -237,7 +237,7 @@ def test_an_executer_that_fails_ends_its_conversations_and_no_others(server, cli
                 raise OSError("the cloud is gone")
             return ["6\n" for _ in codes]
 
-    with pytest.warns(UserWarning, match="a conversation ended early: step raised OSError: the cloud is gone"):
+    with pytest.warns(UserWarning, match="the cloud is gone"):
         responses = agent(Fragile()).run_agent(client, config(), ["13 * 2"])
     assert re.fullmatch(r"13 \* 2 +<code>print\(13 \* 2\)</code>", responses[0])
     assert agent(Fragile()).run_agent(client, config(), ["2 * 3"])[0].endswith("It is 6.")
@@ -257,7 +257,7 @@ def test_a_local_executer_keeps_programs_apart_and_in_order():
 
 @pytest.fixture
 def cloud():
-    pytest.importorskip("e2b_code_interpreter", reason="E2B's SDK is not installed: requirements-code.txt")
+    pytest.importorskip("e2b_code_interpreter", reason="E2B's SDK is not installed: make test-full installs it")
     with E2BDouble() as double:
         yield double
 
@@ -303,13 +303,13 @@ def test_a_client_generates_n_answers_to_each_prompt_as_ids(server, client):
         [*ids_of(text), EOS] for text in ("cba",) * 2 + ("yx",) * 2
     ]
     assert client.generate([ids_of("abc")], max_tokens=2) == [ids_of("cb")]
-    with pytest.raises(EngineError, match="a prompt was not answered"):
+    with pytest.raises(EngineError):
         client.generate([[7] * 5_000])
 
 
 def test_a_client_waits_for_its_server_if_it_is_told_to(server):
     VLLMClient(base_url=server.url, connection_timeout=5)
-    with pytest.raises(ConnectionError, match="start one with vllm serve"):
+    with pytest.raises(ConnectionError):
         VLLMClient(host="127.0.0.1", server_port=1, connection_timeout=0.2)
     assert VLLMClient().base_url == "http://0.0.0.0:8000"
 
@@ -319,22 +319,22 @@ def test_trls_own_client_is_understood_by_its_address(server):
         base_url = server.url
 
     assert agent().run_agent(VLLMClient(), config(), ["2 * 4"])[0].endswith("It is 8.")
-    with pytest.raises(ConfigError, match="vllm_client must be a VLLMClient, got 7"):
+    with pytest.raises(ConfigError):
         agent().run_agent(7, config(), ["2 * 4"])
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    "make",
     [
-        (lambda: config(n=0), "n must be an integer of at least 1, got 0"),
-        (lambda: config(max_tokens=0), "max_tokens must be an integer of at least 1, got 0"),
-        (lambda: CodeAgentEnvironment(7, TOKENIZER), r"code_executer needs execute\(codes\)"),
-        (lambda: agent(stop_string=""), "stop_string must not be empty"),
-        (lambda: agent(parsing_string=""), "parsing_string must not be empty"),
+        lambda: config(n=0),
+        lambda: config(max_tokens=0),
+        lambda: CodeAgentEnvironment(7, TOKENIZER),
+        lambda: agent(stop_string=""),
+        lambda: agent(parsing_string=""),
     ],
 )
-def test_arguments_that_cannot_work_are_refused(make, said):
-    with pytest.raises(ConfigError, match=said):
+def test_arguments_that_cannot_work_are_refused(make):
+    with pytest.raises(ConfigError):
         make()
 
 
@@ -373,7 +373,5 @@ def test_two_grpo_steps_train_on_what_was_sampled_and_on_nothing_else(trained, w
 
 @pytest.mark.trl
 def test_rows_that_were_encoded_again_and_other_distributions_are_refused(trained):
-    assert "return what vllm_client.generate returned, unchanged" in trained["encoded again"]
-    assert "was given 8 prompts and returned 1 rows" in trained["too few"]
-    assert "the trainer samples with temperature=1.0" in trained["colder"]
-    assert "give environment or rollout_func" in trained["both"]
+    for wrong in ("encoded again", "too few", "colder", "both"):
+        assert trained[wrong] == "ConfigError"

@@ -5,7 +5,6 @@ import re
 import threading
 from collections import Counter
 from contextlib import ExitStack
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -27,7 +26,6 @@ from gym_trl.wrappers import ParseAction
 pytestmark = [
     pytest.mark.vllm,
     pytest.mark.processes,
-    pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: make test-full does it on Linux"),
 ]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_vllm_server.py"

@@ -253,11 +253,9 @@ CHANGES = [optimizer_step, load, replace_a_layer, write_through_data, hook]
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-@pytest.mark.parametrize("when", ["after a pause", "announced", "while another runs"])
+@pytest.mark.parametrize("when", ["after a pause", "announced"])
 def test_a_response_has_the_logprobs_of_a_model_that_has_changed(change, when):
     """Law 4, in the second turn of an episode, and in an episode that begins like it."""
-    if (change, when) == (hook, "while another runs"):
-        return  # must be announced
     model, before = copy.deepcopy(LLAMA), LLAMA
     made = engine(model, constant_weights=when == "announced")
     if when != "after a pause":

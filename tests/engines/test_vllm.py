@@ -7,7 +7,6 @@ agree to 1e-5, and the ids are the same.
 
 import math
 from collections import Counter
-from importlib.util import find_spec
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -28,7 +27,6 @@ from gym_trl.wrappers import ParseAction
 
 pytestmark = [
     pytest.mark.vllm,
-    pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: make test-full does it on Linux"),
     # What vLLM's own imports and its CPU backend say (swig types, torch's deprecations); none of it is about us.
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning"),
 ]

@@ -26,7 +26,7 @@ NO_ACTIONS: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     ),
     ("FrozenLake", {}, ("", "l", "0", "leftright", "left right", "go left", "\u2113eft", "\u017fleft", "west")),
     ("GuessNumber", {}, ("", "0", "51", "-1", "25.0", "1e1", "0x10", "1_0", "\u0662\u0665", "guess 25", "1 2", LONG)),
-    ("Hangman", {}, ("", "?", "1", "AB", "ALLOW", "a b", "\u0131", "\u017f", "\uff21", "A" * 10**6)),
+    ("Hangman", {}, ("", "?", "1", "AB", "ALLOW", "a b", "\u0131", "\u017f", "\u212a", "\uff21", "A" * 10**6)),
     ("KuhnPoker", {}, ("", "check", "call", "fold", "bet bet", "p\u0430ss", "be\u0163", "bet.")),
     (
         "LightsOut",

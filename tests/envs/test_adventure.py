@@ -1,5 +1,6 @@
 """Adventure: every house can be solved, and only what is in sight is shown."""
 
+import random
 import re
 
 from hypothesis import given, strategies as st
@@ -40,3 +41,9 @@ def test_food_is_cooked_in_the_kitchen_and_eating_what_a_goal_needs_loses() -> N
         env, lambda observation: eat if eat in (env.legal() or ()) else env.solve(), options={"instance": instance}
     )
     assert (played[-1][0], played[-1][3], played[-1][-1]["success"]) == (eat, True, False)
+    env = Adventure(rooms=3, locks=0, objects=9, goals=1)
+    for seed in range(20):  # and nowhere else
+        rng, (_, info) = random.Random(seed), env.reset(seed=seed)
+        while info["admissible_actions"]:
+            assert env.room == "kitchen" or not any(one.startswith("cook") for one in info["admissible_actions"])
+            info = env.step(rng.choice(info["admissible_actions"]))[4]

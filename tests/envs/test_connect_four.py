@@ -48,4 +48,5 @@ def test_discs_fall_and_a_line_wins_on_any_board(moves: list[int], rows: int, co
 )
 def test_a_solved_board_has_its_known_value(rows: int, cols: int, connect: int, value: int) -> None:
     env = ConnectFour(rows=rows, cols=cols, connect=connect, depth=rows * cols)
-    assert play(env, env.solver(), seed=0)[-1][-1]["payoffs"][0] == value
+    for seed in range(8):  # whichever of the best columns is chosen
+        assert play(env, env.solver(seed), seed=0)[-1][-1]["payoffs"][0] == value

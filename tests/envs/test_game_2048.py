@@ -43,3 +43,11 @@ def test_perfect_and_random_play_on_2x2_win_what_a_search_says(target: int, perf
     assert Game2048(target=target, turns=200).optimal_success == pytest.approx(spawned(empty, 2, perfect=True))
     assert spawned(empty, 2, perfect=True) == pytest.approx(perfect, abs=1e-6)
     assert spawned(empty, 2, perfect=False) == pytest.approx(randomly, abs=1e-3)
+
+
+def test_a_tile_merges_once_and_those_in_front_merge_first() -> None:
+    env = Game2048(size=3, target=64, turns=9)
+    env.reset(seed=0)
+    env.rows = (2, 2, 4), (4, 0, 4), (2, 2, 2)
+    env.step("left")
+    assert [row[:2] for row in env.rows] == [(4, 4), (8, env.rows[1][1]), (4, 2)]

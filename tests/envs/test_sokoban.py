@@ -1,3 +1,4 @@
+import random
 from collections import deque
 from typing import Any
 
@@ -49,3 +50,19 @@ def test_every_room_is_solved_in_its_declared_moves(arguments: dict[str, Any], g
         steps = play(env, env.solver(), options={"instance": number})[1:]
         assert fewest_moves(observation) == info["optimal_actions"] == len(steps)
         assert steps[-1][-1]["success"]
+
+
+def test_a_box_is_pushed_where_nothing_is_behind_it() -> None:
+    env, moves = Sokoban(boxes=3, turns=60), dict(zip(STEPS, ("left", "right", "up", "down"), strict=True))
+    for seed in range(20):
+        rng, over, observation = random.Random(seed), False, env.reset(seed=seed)[0]
+        while not over:
+            lines = observation.splitlines()[-env.height - 1 : -1]
+            marks = {row * 1j + column: mark for row, line in enumerate(lines) for column, mark in enumerate(line)}
+            [at] = [place for place, mark in marks.items() if mark in "@+"]
+            free = [step for step in STEPS if marks[at + step] in "-."]
+            pushes = [step for step in STEPS if marks[at + step] in "$*" and marks[at + 2 * step] in "-."]
+            assert sorted(env.legal()) == sorted(moves[step] for step in free + pushes)
+            chosen = rng.choice(pushes or free or [1])
+            observation, _, over, *_ = env.step(moves[chosen])
+            assert sum(observation.count(mark) for mark in "$*") == 3

@@ -18,7 +18,6 @@ from gym_trl.grpo.credit import (
     ESTIMATORS,
     Estimator,
     Turns,
-    advantages_of,
     episode,
     find_estimator,
     pool,
@@ -26,6 +25,7 @@ from gym_trl.grpo.credit import (
     task_key_of,
     turns_of,
 )
+from gym_trl.grpo.groups import Member, advantages
 from gym_trl.types import StateName, StepResult, Task
 
 NAMES = sorted(ESTIMATORS)
@@ -244,7 +244,14 @@ def test_the_enumeration_notices_a_bias() -> None:
 
 
 def compared(batch: Sequence[Sequence[Turns]], estimator: Estimator, how: str = "none", keys: str = "") -> Any:
-    return advantages_of(batch, estimator, how, task_keys=keys or [str(number) for number in range(len(batch))])
+    """Return the advantages by group; ``keys`` are the names of their tasks."""
+    members = [
+        Member(number, 1, keys[number] if keys else str(number), one)
+        for number, group in enumerate(batch)
+        for one in group
+    ]
+    found = iter(advantages(members, estimator, how))
+    return [[next(found) for _ in group] for group in batch]
 
 
 @pytest.mark.parametrize("how", ["group", "batch", "none"])
@@ -300,9 +307,13 @@ def test_an_estimator_of_a_user_is_called_with_each_group_and_its_form_is_checke
 
     assert compared(batch, find_estimator(last)) == [[[1.0]], [[0.0, 2.0], [0.0]]]
     assert given_groups == batch
-    for wrong in ([], [[1.0], [1.0]], [[math.nan, 0.0], [0.0]]):
-        with pytest.raises(ConfigError):
-            compared(batch[1:], lambda group, wrong=wrong: wrong)  # type: ignore[misc]
+    for wrong in ([], [[1.0], [1.0]], [[math.nan, 0.0], [0.0]], None, 1.0, [1.0, 2.0], "ab", [["a", "b"], ["c"]]):
+
+        def mine(group: Sequence[Turns], wrong: Any = wrong) -> Any:
+            return wrong
+
+        with pytest.raises(ConfigError, match="mine"):
+            compared(batch[1:], mine)
 
 
 @pytest.mark.parametrize("credit", ["pol", 3, None])

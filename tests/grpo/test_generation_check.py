@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterator
-from importlib.util import find_spec
 
 import pytest
 from support.vllm_double import VLLMDouble
@@ -11,10 +10,7 @@ from gym_trl.errors import ConfigError, EngineError, MissingDependencyError
 from gym_trl.grpo import generation_check
 from gym_trl.grpo.generation_check import check_generation
 
-needs_vllm = [
-    pytest.mark.vllm,
-    pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: make test-full does it on Linux"),
-]
+needs_vllm = pytest.mark.vllm
 
 
 def check(url: str, **config: object) -> None:

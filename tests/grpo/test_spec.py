@@ -90,17 +90,6 @@ def test_where_there_are_games_enough_evaluation_plays_others_than_training():
     assert (len(train), len(evaluation), len(train & evaluation)) == (700, 300, 0)
 
 
-def test_a_task_of_another_spec_is_named():
-    with pytest.raises(ConfigError, match="not one of the spec's"):
-        guess().make(ECHO)
-
-
-def test_the_action_format_can_be_left_out():
-    env = guess(action_format=None).make(GUESS)
-    env.reset(seed=0, options={"instance": 3})
-    assert env.step("4")[1] == 1.0
-
-
 def test_keywords_of_several_environments_go_by_id():
     spec = GymSpec([ECHO, GUESS], env_kwargs={GUESS: {"high": 8}})
     assert spec.make(GUESS).get_wrapper_attr("high") == 8
@@ -140,16 +129,6 @@ def test_a_wrong_value_is_refused_by_its_name(name):
         GymSpec(GUESS, **dict[str, Any]({name: -1}))
 
 
-def test_an_unknown_argument_is_refused_by_its_name():
-    with pytest.raises(TypeError, match="turn_limits"):
-        GymSpec(GUESS, turn_limits=3)  # type: ignore[call-arg]
-
-
-def test_an_unknown_split_is_named():
-    with pytest.raises(ConfigError, match="split must be one of"):
-        list(guess().tasks("test"))
-
-
 def picture(env):
     space = gym.spaces.Box(0, 255, (64, 64, 3), dtype=np.uint8)
     return gym.wrappers.TransformObservation(env, lambda _: space.low, space)
@@ -170,6 +149,16 @@ def test_any_environment_is_played_in_words():
     assert "Answer with Move left" in spec.train_dataset[0]["prompt"][0]["content"]
 
 
+def test_what_a_spec_does_not_have_is_refused_by_its_name():
+    """Law 22."""
+    with pytest.raises(TypeError, match="turn_limits"):
+        GymSpec(GUESS, turn_limits=3)  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match="split"):
+        list(guess().tasks("test"))
+    with pytest.raises(ConfigError, match=ECHO):
+        guess().make(ECHO)
+
+
 def test_users_say_in_which_words():
     spec = GymSpec("FrozenLake-v1", observe=lambda square, info: f"square {square}", act=int, action_format=None)
     env = spec.make("FrozenLake-v1")
@@ -181,28 +170,26 @@ def test_tasks_are_the_same_everywhere():
     assert next(guess(seed=5).tasks("train")) == Task(GUESS, 306985918, {"instance": 6})
 
 
-def stepped_in(spec):
-    """The kind of pool that a rollout would step environments in."""
-    return type(spec.rollout_func.pool)
+@pytest.mark.parametrize(
+    ("env", "executor", "pool"),
+    [
+        pytest.param("TrlEnv/CodeAgent-v0", None, ThreadPool, marks=pytest.mark.code),
+        pytest.param("TrlEnv/CodeAgent-v0", "inline", InlinePool, marks=pytest.mark.code),
+        (ECHO, None, InlinePool),
+        (ECHO, "thread", ThreadPool),
+    ],
+)
+def test_environments_are_stepped_where_they_prefer_unless_the_spec_says_otherwise(env, executor, pool):
+    assert type(GymSpec(env, num_tasks=1, executor=executor).rollout_func.pool) is pool
 
 
-class TestThePreferredExecutor:
-    @pytest.mark.code
-    def test_is_what_the_environment_asks_for(self):
-        assert stepped_in(GymSpec("TrlEnv/CodeAgent-v0", num_tasks=1)) is ThreadPool
-        assert stepped_in(GymSpec("TrlEnv/CodeAgent-v0", num_tasks=1, executor="inline")) is InlinePool
+def test_a_preferred_executor_must_be_one_that_there_is():
+    def ask(env):
+        env.unwrapped.preferred_executor = "fork"
+        return env
 
-    def test_is_inline_for_those_that_ask_for_none_and_gives_way_to_what_is_said(self):
-        assert stepped_in(GymSpec("TrlEnv/Echo-v0", num_tasks=1)) is InlinePool
-        assert stepped_in(GymSpec("TrlEnv/Echo-v0", num_tasks=1, executor="thread")) is ThreadPool
-
-    def test_must_be_one_that_there_is(self):
-        def ask(env):
-            env.unwrapped.preferred_executor = "fork"
-            return env
-
-        with pytest.raises(ConfigError, match="preferred_executor 'fork'"):
-            GymSpec("TrlEnv/Echo-v0", num_tasks=1, wrappers=[ask])
+    with pytest.raises(ConfigError, match="preferred_executor 'fork'"):
+        GymSpec(ECHO, num_tasks=1, wrappers=[ask])
 
 
 @pytest.mark.parametrize("option", [{"max_alive": 9}, {"episode_timeout": 9}, {"history": 2}, {"credit": "pool"}])

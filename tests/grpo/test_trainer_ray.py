@@ -12,7 +12,6 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack, suppress
-from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
@@ -24,7 +23,6 @@ from support.vllm_serve import TRL, Server
 SCRIPT = Path(__file__).parent / "train_on_cluster.py"
 LOST_IN = 1
 STEPS = 4
-MISSING = [name for name in ("vllm", "ray") if find_spec(name) is None]
 
 pytestmark = [
     pytest.mark.vllm,
@@ -32,7 +30,6 @@ pytestmark = [
     pytest.mark.trl,
     pytest.mark.processes,
     pytest.mark.timeout(600),  # all of it is in the fixture
-    pytest.mark.skipif(bool(MISSING), reason=f"{' and '.join(MISSING)} not installed: make test-full does it on Linux"),
 ]
 
 

@@ -1,7 +1,6 @@
 """The real GRPOTrainer with the real vLLM, colocated, on a CPU."""
 
 import json
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ needs_vllm = [
     pytest.mark.vllm,
     pytest.mark.trl,
     pytest.mark.processes,
-    pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: make test-full does it on Linux"),
 ]
 
 

@@ -1,7 +1,6 @@
 """The real GRPOTrainer on two processes with the real vLLM, colocated: one engine each."""
 
 import json
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ pytestmark = [
     pytest.mark.vllm,
     pytest.mark.trl,
     pytest.mark.processes,
-    pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: make test-full does it on Linux"),
 ]
 
 

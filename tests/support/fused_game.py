@@ -13,8 +13,15 @@ from gym_trl.records import read_lines
 from gym_trl.training import train
 
 SMALL: dict[str, Any] = {
-    **{"steps": 5, "groups": 2, "num_generations": 4, "eval_episodes": 4, "save_steps": 2},
-    **{"max_tokens_per_turn": 3, "invalid_penalty": 0.0, "turn_limit": 1, "executor": "inline"},
+    "steps": 5,
+    "groups": 2,
+    "num_generations": 4,
+    "eval_episodes": 4,
+    "save_steps": 2,
+    "max_tokens_per_turn": 3,
+    "invalid_penalty": 0.0,
+    "turn_limit": 1,
+    "executor": "inline",
 }
 FILES = {"config.json", "metrics.jsonl", "rollouts.jsonl", "summary.json", "curve.png", "model", "checkpoints"}
 HERE = f"{__file__}:Fused"

@@ -57,10 +57,8 @@ LAWS = {
         "wrappers/declare_success.py gym_trl/types.py gym_trl/success.py", "test_types test_evaluation test_play"
     ),
     "14 unscored": Law("gym_trl/grpo/rewards.py gym_trl/errors.py", "test_whose_fault grpo/test_trainings"),
-    "15 no way out": Law(
-        "wrappers/loss_return.py wrappers/turn_limit.py", "test_no_way_out wrappers/test_reward_wrappers"
-    ),
-    "16 control tokens": Law("gym_trl/chat.py", "test_control_tokens test_chat"),
+    "15 no way out": Law("wrappers/turn_limit.py", "test_no_way_out wrappers/test_reward_wrappers"),
+    "16 control tokens": Law("gym_trl/encoder.py gym_trl/chat.py", "test_control_tokens test_chat"),
     "18 metrics": Law("gym_trl/grpo/rewards.py", "grpo/test_trainings grpo/test_two_processes"),
     "19 whole actions": Law(
         "gym_trl/text/parsing.py wrappers/parse_action.py",
@@ -75,8 +73,8 @@ LAWS = {
     "23 checks": Law("gym_trl/check/*.py", "test_planted"),
     "25 injective": Law("gym_trl/text/spaces.py", "test_text_spaces"),
     "26 data": Law("gym_trl/setting.py gym_trl/records.py", "test_law_26 test_setting"),
-    "27 silences": Law("gym_trl/grpo/rollout_func.py", "test_silences"),
-    "credit": Law("gym_trl/grpo/credit.py gym_trl/grpo/groups.py", "grpo/test_credit"),
+    "27 silences": Law("gym_trl/grpo/alarms.py", "test_silences"),
+    "credit": Law("gym_trl/grpo/credit.py gym_trl/grpo/groups.py gym_trl/grpo/turn_values.py", "grpo/test_credit"),
 }
 """Laws of the design, by number and name. Law 11 is Gymnasium's own check, which has no module here."""
 

@@ -22,7 +22,7 @@ from gym_trl.records import ROLLOUTS, Record, append, record_of
 from gym_trl.rollout import Limits, rollout, run
 from gym_trl.testing import ByteChat
 from gym_trl.types import Answer, Message, StopReason, Task
-from gym_trl.wrappers.traits import traits
+from gym_trl.wrappers.base import attribute_of
 
 PATIENCE_S = 60.0
 SWITCHES = (
@@ -122,7 +122,7 @@ def play_games(
     spec = EnvSpec(env, seats="self", action_format="plain")
     [name] = spec.weights
     with spec.checked(name) as made:
-        seats = traits(made).num_seats
+        seats = attribute_of(made, "num_seats", 1)
     engine = ScriptedEngine(lambda request: chat.say(answer(rng)))
     with InlinePool(lambda _: spec.make(name)) as pool:
         play = rollout(tasks, pool=pool, engine=engine, chat=chat, limits=Limits(16), seats=seats, max_alive=1)

@@ -6,6 +6,8 @@
 4. Terminated and truncated never come together, and after the end nothing changes and nothing is earned.
 5. Any response is data, and what is observed is in the space.
 6. Arguments that cannot work, environments without text and steps that are none are refused.
+
+Laws 7, 10 and 22, and what every episode keeps.
 """
 
 import pickle
@@ -27,17 +29,18 @@ from gym_trl.errors import ActionTypeError, ConfigError, NotTextError
 from gym_trl.testing import play
 
 ENV_ID = "TrlEnv/GuessNumber-v0"
+GAMES = {"Opponent": "TrlEnv/KuhnPoker-v0", "Seats": "TrlEnv/KuhnPoker-v0"}
+"""Environments of the wrappers for several seats."""
 ARGUMENTS: dict[str, list[dict[str, Any]]] = {
-    "AdmissibleActions": [{}, {"max_length": 20}],
+    "AdmissibleActions": [{}],
     "DeclareSuccess": [{"success": 0.5}, {"success": "info"}],
     "Instructions": [{"text": ""}, {"text": "Think.", "append": True}],
     "InvalidActionPenalty": [{}, {"penalty": 0.5}],
-    "Levels": [
-        {"levels": [{"turns": 4}, {"high": 8}]},
-        {"levels": [{"turns": 4}, {"high": 8, "turns": 5}], "level": 1},
-    ],
+    "Levels": [{"levels": [{"turns": 4}, {"high": 8}]}],
+    "Opponent": [{}, {"seat": None}],
     "ParseAction": [{}, {"format": "boxed", "end_after": 2}],
     "PotentialShaping": [{"potential": "support.wrapper_arguments:guesses_made"}],
+    "Seats": [{}],
     "StateKey": [{}, {"key": "support.wrapper_arguments:guesses_made"}],
     "StepPenalty": [{}, {"penalty": 0.5}],
     "SuccessReward": [{}],
@@ -64,19 +67,20 @@ ANSWERS = [
     CALL,
 ]
 every_wrapper = pytest.mark.parametrize(
-    "wrap",
+    ("wrap", "env_id"),
     [
-        pytest.param(partial(getattr(gym_trl.wrappers, name), **arguments), id=f"{name}-{index}")
+        pytest.param(
+            partial(getattr(gym_trl.wrappers, name), **arguments), GAMES.get(name, ENV_ID), id=f"{name}-{index}"
+        )
         for name in gym_trl.wrappers.__all__
-        if name not in ("Seats", "Opponent")  # for games of several seats
         for index, arguments in enumerate(ARGUMENTS[name])
     ],
 )
 Wrap = Callable[..., gym.Wrapper[str, str, str, str]]
 REFUSED: list[tuple[str, dict[str, Any]]] = [
     *(
-        (name, {argument: value})
-        for name, argument in (("AdmissibleActions", "max_length"), ("TurnLimit", "turns"))
+        (name, {**ARGUMENTS[name][0], argument: value})
+        for name, argument in (("Tools", "max_calls"), ("Tools", "max_length"), ("TurnLimit", "turns"))
         for value in (0, -1, 1.5, "3", True, None)
     ),
     ("Instructions", {"text": None}),
@@ -84,6 +88,9 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("ParseAction", {"format": "xml"}),
     ("ParseAction", {"end_after": 0}),
     ("ParseAction", {"cut_actions": 1}),
+    ("DeclareSuccess", {"success": True}),
+    ("DeclareSuccess", {"success": "nowhere"}),
+    ("Levels", {"levels": []}),
     *((name, {"penalty": -0.1}) for name in ("StepPenalty", "InvalidActionPenalty")),
     *((name, {"penalty": float("nan")}) for name in ("StepPenalty", "InvalidActionPenalty")),
     *(("PotentialShaping", {"potential": name}) for name in ("nowhere", "no_module:at_all", "math:nothing", 3)),
@@ -101,11 +108,11 @@ def trajectory(env: gym.Env[str, str], seed: int) -> list[tuple[Any, ...]]:
 
 @every_wrapper
 @pytest.mark.parametrize("how", ["make_vec", "sync", "async"])
-def test_wrapping_then_vectorising_equals_vectorising_then_wrapping(wrap: Wrap, how: str) -> None:
-    alone = [trajectory(wrap(gym.make(ENV_ID)), seed) for seed in (5, 6)]
-    makers = [lambda: wrap(gym.make(ENV_ID))] * 2
+def test_wrapping_then_vectorising_equals_vectorising_then_wrapping(wrap: Wrap, env_id: str, how: str) -> None:
+    alone = [trajectory(wrap(gym.make(env_id)), seed) for seed in (5, 6)]
+    makers = [lambda: wrap(gym.make(env_id))] * 2
     if how == "make_vec":
-        envs: Any = gym.make_vec(ENV_ID, 2, vectorization_mode="sync", wrappers=[wrap])
+        envs: Any = gym.make_vec(env_id, 2, vectorization_mode="sync", wrappers=[wrap])
     else:
         envs = SyncVectorEnv(makers) if how == "sync" else AsyncVectorEnv(makers, context="fork")
     try:
@@ -120,8 +127,8 @@ def test_wrapping_then_vectorising_equals_vectorising_then_wrapping(wrap: Wrap, 
 
 
 @every_wrapper
-def test_a_spec_rebuilds_the_stack(wrap: Wrap) -> None:
-    env = gym_trl.wrappers.TurnLimit(wrap(gym.make(ENV_ID)), turns=10)
+def test_a_spec_rebuilds_the_stack(wrap: Wrap, env_id: str) -> None:
+    env = gym_trl.wrappers.TurnLimit(wrap(gym.make(env_id)), turns=10)
     assert env.spec is not None
     for spec in (env.spec, EnvSpec.from_json(env.spec.to_json())):
         again: Any = gym.make(spec)
@@ -131,10 +138,10 @@ def test_a_spec_rebuilds_the_stack(wrap: Wrap) -> None:
 
 
 @every_wrapper
-def test_an_episode_pickles_between_any_two_steps(wrap: Wrap) -> None:
-    env = wrap(gym.make(ENV_ID))
+def test_an_episode_pickles_between_any_two_steps(wrap: Wrap, env_id: str) -> None:
+    env = wrap(gym.make(env_id))
     steps = trajectory(env, 7)
-    again = wrap(gym.make(ENV_ID))
+    again = wrap(gym.make(env_id))
     replayed: list[tuple[Any, ...]] = [again.reset(seed=7)]
     for action, *_ in steps[1:]:
         again = pickle.loads(pickle.dumps(again))
@@ -143,9 +150,9 @@ def test_an_episode_pickles_between_any_two_steps(wrap: Wrap) -> None:
 
 
 @every_wrapper
-def test_an_episode_ends_once(wrap: Wrap) -> None:
+def test_an_episode_ends_once(wrap: Wrap, env_id: str) -> None:
     for seed in range(10):
-        env = wrap(gym.make(ENV_ID))
+        env = wrap(gym.make(env_id))
         steps = trajectory(env, seed)
         assert not any(terminated and truncated for _, _, _, terminated, truncated, _ in steps[1:])
         _, observation, _, *rest = steps[-1]
@@ -154,18 +161,19 @@ def test_an_episode_ends_once(wrap: Wrap) -> None:
 
 
 @every_wrapper
-def test_wrappers_can_be_stacked_in_any_order(wrap: Wrap) -> None:
+def test_wrappers_can_be_stacked_in_any_order(wrap: Wrap, env_id: str) -> None:
     others = (partial(gym_trl.wrappers.TurnLimit, turns=5), partial(gym_trl.wrappers.ParseAction, end_after=2))
     for other in others:
-        for env in (wrap(other(gym.make(ENV_ID))), other(wrap(gym.make(ENV_ID)))):
+        outside = [other(wrap(gym.make(env_id)))]
+        for env in outside if env_id != ENV_ID else [*outside, wrap(other(gym.make(env_id)))]:
             assert any(trajectory(env, 1)[-1][3:5])
 
 
 @every_wrapper
 @given(response=st.text(st.characters(codec=None, exclude_categories=())))
 @examples(20)
-def test_any_response_is_data(wrap: Wrap, response: str) -> None:
-    env = wrap(gym.make(ENV_ID))
+def test_any_response_is_data(wrap: Wrap, env_id: str, response: str) -> None:
+    env = wrap(gym.make(env_id))
     env.reset(seed=0)
     for answer in (response, f"<tool>{response}", f"<action>{response}</action>"):
         observation, reward, _, _, info = env.step(answer)

@@ -5,7 +5,6 @@ import os
 import shlex
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -84,69 +83,53 @@ def running(process: int) -> bool:
     return not Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].startswith(" Z")
 
 
-def test_its_tools_are_called_like_functions(env: Tools) -> None:
-    assert call(env, "middle", '{"low": 1, "high": 50}') == "25"
-    assert call(env, "fail").startswith("Error: RuntimeError: Error executing tool fail")
-    assert call(env, "middle", '{"low": "x", "high": 50}').startswith("Error: ")
-    assert call(env, "open") == "Error: There is no tool 'open', only middle, next_number, fail, sleep, process."
-    assert env.step("31")[1] == 1.0
-
-
-def test_the_model_is_told_what_it_offers(env: Tools) -> None:
+def test_its_tools_are_told_and_called_like_functions(env: Tools) -> None:
     [line] = [line for line in env.instructions.splitlines() if '"name": "middle"' in line]
     assert "The middle of two integers." in line
     assert '"required": ["low", "high"]' in line
+    assert call(env, "middle", '{"low": 1, "high": 50}') == "25"
+    for wrong in (call(env, "fail"), call(env, "middle", '{"low": "x", "high": 50}'), call(env, "open")):
+        assert wrong.startswith("Error: ")
+    assert env.step("31")[1] == 1.0
 
 
 def test_no_two_environments_share_a_process(env: Tools, script: str) -> None:
-    other = Tools(GuessNumber(), [MCPServer(sys.executable, [script])])
+    other = Tools(GuessNumber(), [MCPServer(sys.executable, [script], env={"GREETING": "hello"})])
     other.reset(seed=0)
     assert [call(env, "next_number"), call(env, "next_number"), call(other, "next_number")] == ["1", "2", "1"]
+    assert call(other, "process").endswith(" hello")
     other.close()
 
 
-def test_closing_the_environment_ends_the_process(env: Tools) -> None:
-    process = int(call(env, "process").split()[0])
-    assert running(process)
-    env.close()
-    env.close()
-    assert not running(process)
-
-
-def test_an_environment_that_is_forgotten_ends_its_process(script: str) -> None:
-    env = Tools(GuessNumber(), [MCPServer(sys.executable, [script])])
-    env.reset(seed=0)
-    process = int(call(env, "process").split()[0])
-    del env
-    gc.collect()
-    assert not running(process)
+def test_closing_or_forgetting_the_environment_ends_the_process(script: str) -> None:
+    for end in (Tools.close, lambda env: None):
+        env = Tools(GuessNumber(), [MCPServer(sys.executable, [script])])
+        env.reset(seed=0)
+        process = int(call(env, "process").split()[0])
+        assert running(process)
+        end(env)
+        end(env)
+        del env
+        gc.collect()
+        assert not running(process)
 
 
 def test_a_dead_server_leaves_one_episode_unscored(env: Tools) -> None:
+    """Law 14."""
     process = int(call(env, "process").split()[0])
     os.kill(process, signal.SIGKILL)
     for _ in range(2):
-        with pytest.raises(InfrastructureError, match="the server of the tool middle has ended"):
+        with pytest.raises(InfrastructureError):
             call(env, "middle", '{"low": 1, "high": 50}')
     assert env.step("31")[1] == 1.0
     env.reset(seed=0)
     assert call(env, "middle", '{"low": 1, "high": 50}') == "25"
 
 
-def test_variables_reach_the_process(script: str) -> None:
-    env = Tools(GuessNumber(), [MCPServer(sys.executable, [script], env={"GREETING": "hello"})])
-    env.reset(seed=0)
-    assert call(env, "process").endswith(" hello")
-    env.close()
-
-
 def test_a_call_that_hangs_is_given_up(script: str) -> None:
     env = Tools(GuessNumber(), [MCPServer(sys.executable, [script], timeout=4)])
     env.reset(seed=0)
-    env.instructions  # noqa: B018 -- starts the server
-    started = time.monotonic()
-    assert call(env, "sleep") == "Error: TimeoutError: no answer in 4 seconds"
-    assert time.monotonic() - started < 10
+    assert call(env, "sleep").startswith("Error: TimeoutError")
     env.close()
 
 
@@ -159,14 +142,9 @@ def test_a_spec_in_json_names_the_server(script: str) -> None:
     again.close()
 
 
-def test_a_program_that_does_not_exist_is_named() -> None:
-    env = Tools(GuessNumber(), ["mcp:no-such-program"])
+def test_a_program_that_does_not_exist_and_a_missing_extra_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(FileNotFoundError, match="no-such-program"):
-        env.instructions  # noqa: B018 -- starts the server
-
-
-def test_without_the_extra_the_command_that_installs_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+        Tools(GuessNumber(), ["mcp:no-such-program"]).instructions  # noqa: B018 -- starts the server
     monkeypatch.setitem(sys.modules, "mcp", None)
-    env = Tools(GuessNumber(), ["mcp:server"])
-    with pytest.raises(MissingDependencyError, match=r"gym-trl\[mcp\]"):
-        env.instructions  # noqa: B018 -- starts the server
+    with pytest.raises(MissingDependencyError):
+        Tools(GuessNumber(), ["mcp:server"]).instructions  # noqa: B018

@@ -1,29 +1,32 @@
-"""Games of several seats: each is paid for its own actions, and an environment that breaks the protocol is told so."""
+"""Games of several seats: each is paid for its own actions, opponents play the others, and faults are named."""
 
-import pickle
-from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
 import pytest
+from hypothesis import given, strategies as st
 from support.games import SEATS
+from support.lanes import examples
+from support.seat_games import Secrets
 
+from gym_trl.envs.kuhn_poker import KuhnPoker
 from gym_trl.errors import ConfigError, SeatError, caused_by_model
+from gym_trl.executors.step import take_reset, take_step
 from gym_trl.spaces import AnyText
-from gym_trl.wrappers import Seats
-
-GAMES = [env_id.removeprefix("TrlEnv/").removesuffix("-v0") for env_id in SEATS]
+from gym_trl.testing import play
+from gym_trl.types import EnvFailure, Policy, StopReason, Task
+from gym_trl.wrappers import Opponent, Seats
 
 
 class Scripted(gym.Env[str, str]):
-    """Game of three seats whose steps are given: what ``info`` says, and how the step ends."""
+    """Game of three seats whose steps are given: what ``info`` says, the reward, and how the step ends."""
 
     observation_space = action_space = AnyText()
     num_seats = 3
     zero_sum = False
 
-    def __init__(self, steps: Sequence[tuple[Any, float, bool]], first: Any = 0) -> None:
-        self._steps, self._first = list(steps), first
+    def __init__(self, *steps: Any, first: Any = 0, truncates: bool = False) -> None:
+        self._steps, self._first, self._truncates = steps, first, truncates
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         super().reset(seed=seed)
@@ -31,32 +34,52 @@ class Scripted(gym.Env[str, str]):
         return "begin", {"to_move": self._first}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        info, reward, done = next(self._left)
-        return "go on", reward, done, False, info
+        info, reward, over = next(self._left)
+        if isinstance(info, Exception):
+            raise info
+        return "go on", reward, over and not self._truncates, over and self._truncates, info
+
+
+class Zero(Scripted):
+    zero_sum = True
+
+
+def pays(*payoffs: float, **info: Any) -> Any:
+    """Return a step with payoffs, which ends the game unless somebody is to move."""
+    return {"payoffs": payoffs, **info}, 0.0, "to_move" not in info
 
 
 def played(env: gym.Env[str, str]) -> list[Any]:
-    """Return the steps of a game, with the last payoffs."""
-    wrapped = Seats(env)
-    wrapped.reset(seed=0)
+    """Return the steps of a game."""
+    env.reset(seed=0)
     steps: list[Any] = []
-    while not steps or not steps[-1][2]:
-        steps.append(wrapped.step("x"))
+    while not steps or not (steps[-1][2] or steps[-1][3]):
+        steps.append(env.step("x"))
     return steps
 
 
-@pytest.mark.parametrize("name", GAMES)
-def test_each_seat_of_a_game_is_paid_what_the_game_says(name: str) -> None:
-    env = Seats(gym.make(f"TrlEnv/{name}-v0"))
+def script(*actions: str) -> Any:
+    """Make opponents that play these."""
+
+    def made(seed: int) -> Policy:
+        rest = iter(actions)
+        return lambda _: next(rest)
+
+    return made
+
+
+@pytest.mark.parametrize("env_id", SEATS)
+def test_each_seat_of_a_game_is_paid_what_the_game_says(env_id: str) -> None:
+    env = Seats(gym.make(env_id))
     for seed in range(20):
         _, info = env.reset(seed=seed)
-        seats, done = [info["to_move"]], False
-        while not done:
+        seats, over = [info["to_move"]], False
+        while not over:
             legal = env.get_wrapper_attr("legal")()
-            observation, reward, done, _, info = env.step(legal[seed % len(legal)])
+            observation, reward, over, _, info = env.step(legal[seed % len(legal)])
             assert info["player"] == seats[-1]
             assert reward == info["payoffs"][info["player"]]
-            if not done:
+            if not over:
                 seats.append(info["to_move"])
                 assert observation.startswith(f"You are {env.get_wrapper_attr('sides')[seats[-1]]}.")
                 assert "success" not in info
@@ -65,105 +88,160 @@ def test_each_seat_of_a_game_is_paid_what_the_game_says(name: str) -> None:
         assert seats == [turn % 2 for turn in range(len(seats))]
 
 
-def test_who_makes_too_many_mistakes_loses_and_the_other_wins() -> None:
-    env = Seats(gym.make("TrlEnv/KuhnPoker-v0", mistakes=2))
-    env.reset(seed=0)
-    for action in ("none", "pass", "none", "bet", "none"):
-        observation, reward, done, _, info = env.step(action)
-    assert done
-    assert (reward, info["payoffs"], info["player"]) == (-2.0, (-2.0, 2.0), 0)
-    assert info["observations"][1] == "player 1 played 2 illegal actions. You won."
-    assert "You lost." in observation
+@given(
+    game=st.builds(Secrets, seats=st.integers(2, 4), turns=st.integers(1, 12), cut=st.booleans()),
+    seed=st.integers(0, 2**31),
+    agent=st.integers(0, 3),
+)
+@examples(60)
+def test_opponent_and_seats_pay_alike_and_agree_on_success(game: Secrets, seed: int, agent: int) -> None:
+    """Laws 13 and 21: the agent's payoffs add up to its return, whoever plays the others."""
+    agent %= game.num_seats
+    env, over, totals = Seats(game), False, [0.0] * game.num_seats
+    _, info = env.reset(seed=seed)
+    while not over:
+        _, reward, terminated, truncated, info = env.step("go")
+        assert reward == info["payoffs"][info["player"]]
+        totals, over = [sum(pair) for pair in zip(totals, info["payoffs"], strict=True)], terminated or truncated
+    assert info["successes"] == tuple(not game.cut and total > 0 for total in totals)
 
-
-def test_payoffs_during_the_game_are_added_up_for_success() -> None:
-    steps = played(
-        Scripted(
-            [
-                ({"to_move": 1}, 0.0, False),
-                ({"to_move": 2, "payoffs": (2, -1, 0)}, 0.0, False),
-                ({"payoffs": [-1, 0, 1]}, 0.0, True),
-            ]
-        )
-    )
-    assert [step[1] for step in steps] == [0.0, -1.0, 1.0]
-    assert steps[-1][4]["successes"] == (True, False, True)
+    steps = play(Opponent(game, lambda seed: lambda seen: "go", seat=agent), lambda seen: "go", seed=seed)
+    assert sum(step[2] for step in steps[1:]) == pytest.approx(totals[agent])
+    assert steps[-1][5]["success"] is info["successes"][agent]
+    assert steps[-1][1] == f"<end-of-{agent}>"
+    shown = [secret for seat, secret in game.shown if seat == agent]
+    assert [step[0] if step is steps[0] else step[1] for step in steps[:-1]] == shown or not shown
 
 
 @pytest.mark.parametrize(
-    ("steps", "said"),
+    ("steps", "successes"),
     [
-        ([({"to_move": 3}, 0.0, False)], r"'to_move'.* 0 to 2; got 3 in turn 1, of seat 0"),
-        ([({}, 0.0, False)], r"'to_move'.*got None in turn 1, of seat 0"),
-        ([({"to_move": 1}, 0.0, False), ({}, 1.0, True)], r"ends without info\['payoffs'\].* in turn 2, of seat 1"),
-        ([({"to_move": 1}, 0.5, False)], r"a reward of 0.5 is paid without info\['payoffs'\].*turn 1, of seat 0"),
-        ([({"payoffs": (1, 2)}, 0.0, True)], r"must be 3 finite numbers, got \(1, 2\) in turn 1, of seat 0"),
-        ([({"payoffs": (1, 2, float("nan"))}, 0.0, True)], "must be 3 finite numbers"),
-        ([({"payoffs": "all"}, 0.0, True)], "must be 3 finite numbers"),
-        (
-            [({"to_move": 1, "payoffs": (0, 0, 1)}, 0.0, False)],
-            "seat 2 is paid 1 before it was ever to move, in turn 1",
-        ),
-        ([({"payoffs": (0, 0, 1), "successes": (True,)}, 0.0, True)], r"'successes'.* must have 3 entries in turn 1"),
-        ([({"to_move": 0}, 0.0, False)] * 100, "the turn is never passed: it is seat 0's again in turn 100"),
+        ([pays(0, 0, 0, to_move=1), pays(2, -1, 0, to_move=2), pays(-1, 0, 1)], (True, False, True)),
+        ([pays(1, 0, 0, successes=[0, 1, 1])], (False, True, True)),
     ],
 )
-def test_an_environment_that_breaks_the_protocol_is_told_where(steps: Any, said: str) -> None:
-    with pytest.raises(SeatError, match=said) as raised:
-        played(Scripted(steps))
+def test_success_is_declared_or_a_sum_of_payoffs_above_zero(steps: Any, successes: tuple[bool, ...]) -> None:
+    info = played(Seats(Scripted(*steps)))[-1][4]
+    assert info["successes"] == successes
+    assert info["success"] is successes[info["player"]]
+    for seat in range(3):
+        agent = Opponent(Scripted(*steps), script(*"xx"), seat=seat)
+        assert played(agent)[-1][4]["success"] is successes[seat]
+
+
+def test_others_play_between_the_agents_actions_and_see_what_is_their_own() -> None:
+    env = Opponent(KuhnPoker(), script("raise", "bet"))
+    env.reset(seed=0)
+    info = env.step("raise")[4]
+    assert (info["action_valid"], info["opponent_actions"], "to_move" in info) == (False, [], False)
+    info = env.step("pass")[4]
+    assert (info["action_valid"], info["opponent_actions"]) == (True, ["raise", "bet"])
+    second = Opponent(KuhnPoker(), script("bet"), seat=1)
+    observation, info = second.reset(seed=1)
+    assert observation.endswith("Played: bet.")
+    assert info["opponent_actions"] == ["bet"]
+    assert second.step("bet")[1:3] == (2.0, True)
+
+
+def test_a_game_that_an_opponent_ends_pays_and_tells_the_agent_also_before_its_first_action() -> None:
+    env = Opponent(KuhnPoker(mistakes=1), script("raise"))
+    env.reset(seed=0)
+    observation, reward, terminated, _, info = env.step("bet")
+    assert (observation, reward, terminated) == ("player 2 played 1 illegal action. You won.", 2.0, True)
+    assert (info["success"], info["action_valid"]) == (True, True)
+    env = Opponent(KuhnPoker(mistakes=1), script("raise"), seat=1)
+    assert env.reset(seed=0)[0].endswith("You won.")
+    assert env.step("bet")[1:4] == (2.0, True, False)
+
+
+@pytest.mark.parametrize("policy", ["random", "solver"])
+def test_the_same_seed_is_the_same_opponent_and_the_same_seat(policy: str) -> None:
+    """Law 7."""
+
+    def games(seed: int) -> list[Any]:
+        env = Opponent(KuhnPoker(), policy, seat=None)
+        return [*play(env, lambda _: "pass", seed=seed), *(env.reset()[0] for _ in range(9))]
+
+    assert [games(seed) for seed in range(20)] == [games(seed) for seed in range(20)]
+    assert len({one[0][0].split(".")[0] for one in map(games, range(20))}) == 2  # seats
+    assert len(set(games(3)[-9:])) > 1  # resets without a seed go on
+
+
+def raises(error: Exception) -> Any:
+    def policy(observation: str) -> str:
+        raise error
+
+    return lambda seed: policy
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        Opponent(Scripted(({"to_move": 1}, 0.0, False)), raises(KeyError("no idea"))),
+        Opponent(Scripted(({"to_move": 1}, 0.0, False)), raises(FileNotFoundError("no idea"))),
+        Opponent(Scripted(({"to_move": 1}, 0.0, False), (ValueError("no such move"), 0.0, False)), script("e9")),
+        Opponent(
+            Scripted(({"to_move": 1}, 0.0, False), *[({"action_valid": False}, 0.0, False)] * 2000), script(*"x" * 2000)
+        ),
+    ],
+    ids=["policy", "file", "illegal move", "never a legal move"],
+)
+def test_what_fails_while_an_opponent_acts_is_not_scored(env: gym.Env[str, str]) -> None:
+    """Law 14: the agent's action has no part in it."""
+    take_reset(env, Task("game", 0))
+    failure = take_step(env, "a")
+    assert isinstance(failure, EnvFailure)
+    assert (failure.reason, failure.of_user) == (StopReason.ENV_ERROR, False)
+
+
+def test_what_fails_while_the_agent_acts_is_scored() -> None:
+    env = Opponent(Scripted((ValueError("no such move"), 0.0, False)), script("x"))
+    take_reset(env, Task("game", 0))
+    failure = take_step(env, "e9")
+    assert isinstance(failure, EnvFailure)
+    assert failure.reason is StopReason.CRASHED
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"seat": 3}, {"seat": -1}, {"seat": True}, {"policy": "nobody"}, {"policy": "solver"}]
+)
+def test_a_seat_or_a_policy_that_does_not_exist_is_refused(arguments: dict[str, Any]) -> None:
+    """Law 22."""
+    with pytest.raises(ConfigError):
+        Opponent(Scripted(), **arguments)
+    unlisted = Opponent(Scripted(({"to_move": 1}, 0.0, False)), "random")
+    unlisted.reset()
+    with pytest.raises(ConfigError):
+        unlisted.step("x")
+
+
+@pytest.mark.parametrize(
+    "game",
+    [
+        Scripted(first=True),
+        Scripted(({"to_move": 3}, 0.0, False)),
+        Scripted(({}, 0.0, False)),
+        Scripted(({"to_move": 1}, 0.0, False), ({}, 1.0, True)),
+        Scripted(({"to_move": 1}, 0.5, False)),
+        Scripted(pays(1, 2)),
+        Scripted(pays(1, 2, float("nan"))),
+        Scripted(({"payoffs": "all"}, 0.0, True)),
+        Scripted(pays(0, 0, 1, to_move=1)),
+        Scripted(pays(0, 0, 1, successes=(True,))),
+        Scripted(*[({"to_move": 0}, 0.0, False)] * 100),
+        Zero(pays(1, 0, 0)),
+    ],
+)
+def test_an_environment_that_breaks_the_protocol_is_at_fault(game: Scripted) -> None:
+    """Laws 14 and 23."""
+    with pytest.raises(SeatError) as raised:
+        played(Seats(game))
     assert not caused_by_model(raised.value)
 
 
-def test_an_action_that_a_wrapper_refuses_leaves_the_turn_where_it_is() -> None:
-    steps = played(
-        Scripted(
-            [({"to_move": 2}, 0.0, False), ({"action_valid": False}, 0.0, False), ({"payoffs": (0, 0, 0)}, 0.0, True)]
-        )
-    )
-    assert [step[4].get("to_move") for step in steps] == [2, 2, None]
-
-
-def test_a_seat_that_never_moved_is_paid_in_the_last_step() -> None:
-    class Cut(Scripted):
-        def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-            observation, reward, done, _, info = super().step(action)
-            return observation, reward, False, done, info
-
-    env = Seats(Cut([({"payoffs": (0, 0, 1)}, 0.0, True)]))
-    env.reset(seed=0)
-    assert env.step("x")[4]["payoffs"] == (0.0, 0.0, 1.0)
-
-
-def test_a_promise_of_zero_sum_is_checked() -> None:
-    game = Scripted([({"payoffs": (1, 0, 0)}, 0.0, True)])
-    game.zero_sum = True
-    with pytest.raises(
-        SeatError, match=r"zero_sum is declared, and the payoffs \(1.0, 0.0, 0.0\) add up to 1 in turn 1"
-    ):
-        played(game)
-
-
-def test_who_begins_must_be_a_seat() -> None:
-    with pytest.raises(SeatError, match=r"'to_move'.*got True at reset"):
-        Seats(Scripted([], first=True)).reset()
-
-
-def test_an_environment_of_one_seat_is_refused() -> None:
-    with pytest.raises(ConfigError, match="has one seat"):
-        Seats(gym.make("TrlEnv/Echo-v0"))
-
-
-@pytest.mark.parametrize("name", GAMES)
-def test_a_game_can_be_pickled_between_any_two_steps_and_rebuilt_from_its_spec(name: str) -> None:
-    env: Any = Seats(gym.make(f"TrlEnv/{name}-v0"))
-    again: Any = gym.make(env.spec)
-    assert isinstance(again, Seats)
-    assert env.reset(seed=4) == again.reset(seed=4)
-    done = False
-    while not done:
-        action = env.get_wrapper_attr("legal")()[0]
-        copied = pickle.loads(pickle.dumps(env))
-        step = env.step(action)
-        assert copied.step(action) == step == again.step(action)
-        done = step[2]
-    assert env.step("1") == (step[0], 0.0, *step[2:])
+def test_what_looks_like_a_fault_and_is_none() -> None:
+    refused = Scripted(({"to_move": 2}, 0.0, False), ({"action_valid": False}, 0.0, False), pays(0, 0, 0))
+    assert [step[4].get("to_move") for step in played(Seats(refused))] == [2, 2, None]
+    unasked = played(Seats(Scripted(pays(0, 0, 1), truncates=True)))[-1]
+    assert (unasked[1:4], unasked[4]["payoffs"], unasked[4]["success"]) == ((0.0, False, True), (0.0, 0.0, 1.0), False)
+    assert played(Seats(Zero(pays(0.1, 0.2, -0.3))))[-1][2]

@@ -1,3 +1,5 @@
+"""Tools that the model calls in its responses."""
+
 import json
 from typing import Any, Literal
 
@@ -7,7 +9,6 @@ from gym_trl.envs.guess_number import GuessNumber
 from gym_trl.errors import ConfigError
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.wrappers import ParseAction, StepPenalty, Tools, TurnLimit
-from gym_trl.wrappers.tool import function_tool
 
 
 def add(a: int, b: float = 0.5) -> float:
@@ -58,61 +59,56 @@ def started(tools: Any = (add, fail, say, look), **arguments: Any) -> Tools:
         (call("say", text="é", times=2), "éé"),
         (call("say", text="é", times=None), "é"),
         (call("look", deep=True, at=["é"], and_at={}), '{"deep": true, "at": ["é"], "set": "{1}"}'),
-        (call("add"), "Error: TypeError: missing a required argument: 'a'"),
-        (call("add", a=1, c=2), "Error: TypeError: got an unexpected keyword argument 'c'"),
-        (call("add", a="1"), "Error: TypeError: a must be of type integer, got '1'"),
-        (call("add", a=True), "Error: TypeError: a must be of type integer, got True"),
-        (call("fail", how="badly"), "Error: TypeError: how must be one of ['loudly', 'quietly'], got 'badly'"),
+        (call("add"), "Error: TypeError: "),
+        (call("add", a=1, c=2), "Error: TypeError: "),
+        (call("add", a="1"), "Error: TypeError: a "),
+        (call("add", a=True), "Error: TypeError: a "),
+        (call("fail", how="badly"), "Error: TypeError: how "),
     ],
 )
 def test_a_call_returns_the_tools_result_and_is_no_step(answer: str, result: str) -> None:
     env = started()
     observation, reward, terminated, truncated, info = env.step(answer)
-    assert (observation, reward, terminated, truncated) == (result, 0.0, False, False)
-    assert info["action_valid"]
+    assert observation == result or (result.endswith(" ") and observation.startswith(result))
+    assert (reward, terminated, truncated, info["action_valid"]) == (0.0, False, False, True)
     assert "success" not in info
     assert info["tool"] in ("add", "fail", "say", "look")
     assert env.step("31")[:2] == ("Correct.", 0.75)
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    "answer",
     [
-        ("<tool>", "Error: This is no call. Write <tool>"),
-        ("<tool>add(1, 2)</tool>", "Error: This is no call. Write <tool>"),
-        ("<tool>[1]</tool>", "Error: This is no call. Write <tool>"),
-        ('<tool>{"arguments": {}}</tool>', "Error: This is no call. Write <tool>"),
-        (call("open"), "Error: There is no tool 'open', only add, fail, say, look."),
-        (call(["add"]), "Error: There is no tool ['add'], only"),
-        ('<tool>{"name": "add", "arguments": [1]}</tool>', "Error: The arguments must be an object."),
+        "<tool>",
+        "<tool>add(1, 2)</tool>",
+        "<tool>[1]</tool>",
+        '<tool>{"arguments": {}}</tool>',
+        call("open"),
+        call(["add"]),
+        '<tool>{"name": "add", "arguments": [1]}</tool>',
     ],
 )
-def test_what_is_no_call_is_answered_with_how_to_call(answer: str, said: str) -> None:
-    observation, reward, terminated, truncated, info = started().step(answer)
-    assert observation.startswith(said)
-    assert (reward, terminated, truncated) == (0.0, False, False)
-    assert info == {"action_valid": False, "tool": None}
+def test_what_is_no_call_is_an_invalid_action_of_which_the_model_is_told(answer: str) -> None:
+    observation, *rest = started().step(answer)
+    assert observation.startswith("Error: ")
+    assert rest == [0.0, False, False, {"action_valid": False, "tool": None}]
 
 
-def test_an_episode_has_a_number_of_calls() -> None:
-    env = started(max_calls=2)
-    results = [env.step(call("add", a=1))[0] for _ in range(3)]
-    assert results == ["1.5", "1.5", "Error: No calls are left. Answer with an action."]
-    env.reset(options={"instance": 30})
-    assert env.step(call("add", a=1))[0] == "1.5"
-
-
-def test_long_results_are_cut_and_say_so() -> None:
-    env = started(max_length=5)
-    assert env.step(call("say", text="abcdefgh"))[0] == "abcde\n(3 more characters)"
-    assert env.step(call("say", text="abcde"))[0] == "abcde"
+def test_an_episode_has_a_number_of_calls_with_results_of_a_length() -> None:
+    env = started(max_calls=2, max_length=5)
+    for _ in range(2):
+        assert env.step(call("say", text="abcdefgh"))[0] == "abcde\n(3 more characters)"
+        assert env.step(call("say", text="abcde"))[0] == "abcde"
+        assert not env.step(call("say", text="abcde"))[4]["action_valid"]
+        env.reset(options={"instance": 30})
 
 
 def test_calls_are_marked_as_actions_where_actions_are_marked() -> None:
-    env = ParseAction(Tools(GuessNumber(), [add]))
-    env.reset(options={"instance": 30})
-    assert env.step(f"<action>{call('add', a=30)}</action>")[0] == "30.5"
-    assert env.step("<action>31</action>")[1] == 1.0
+    spec = GymSpec("TrlEnv/GuessNumber-v0", wrappers=[lambda env: Tools(env, [add])])
+    for env in (ParseAction(Tools(GuessNumber(), [add])), spec.make("TrlEnv/GuessNumber-v0")):
+        env.reset(options={"instance": 30})
+        assert env.step(f"<action>{call('add', a=30)}</action>")[0] == "30.5"
+        assert env.step("<action>31</action>")[1] == 1.0
 
 
 def test_limits_around_count_calls_and_limits_inside_do_not() -> None:
@@ -125,10 +121,9 @@ def test_limits_around_count_calls_and_limits_inside_do_not() -> None:
     assert inside.step("1")[3]
 
 
-def test_the_model_is_told_what_there_is() -> None:
-    *own, how, first, _, _, last = started(max_calls=1).instructions.split("\n")
+def test_the_model_is_told_what_there_is_with_schemas_of_the_arguments() -> None:
+    *own, _, first, second, third, last = started(max_calls=1).instructions.split("\n")
     assert own == [GuessNumber().instructions]
-    assert how.startswith("You can call tools, at most once. For that write <tool>{")
     assert json.loads(first) == {
         "name": "add",
         "description": "Add two numbers.",
@@ -141,40 +136,32 @@ def test_the_model_is_told_what_there_is() -> None:
             "required": ["a"],
         },
     }
-    assert json.loads(last)["parameters"]["properties"] == {
-        "deep": {"type": "boolean"},
-        "at": {"type": "array", "items": {"type": "string"}},
-        "and_at": {"type": "object"},
-        "anything": {"default": None},
-    }
-
-
-def test_a_schema_says_what_can_be_chosen() -> None:
-    assert function_tool(fail).parameters["properties"]["how"] == {"enum": ["loudly", "quietly"], "default": "loudly"}
-    assert function_tool(say).parameters["properties"]["times"] == {"type": "integer", "default": None}
-
-
-def test_environments_with_tools_are_trained_on() -> None:
-    spec = GymSpec("TrlEnv/GuessNumber-v0", wrappers=[lambda env: Tools(env, [add])])
-    env = spec.make("TrlEnv/GuessNumber-v0")
-    env.reset(seed=0)
-    assert env.step(f"<action>{call('add', a=1)}</action>")[0] == "1.5"
-    assert '"name": "add"' in env.get_wrapper_attr("instructions")
+    properties = [json.loads(line)["parameters"]["properties"] for line in (second, third, last)]
+    assert properties == [
+        {"how": {"enum": ["loudly", "quietly"], "default": "loudly"}},
+        {"text": {"type": "string"}, "times": {"type": "integer", "default": None}},
+        {
+            "deep": {"type": "boolean"},
+            "at": {"type": "array", "items": {"type": "string"}},
+            "and_at": {"type": "object"},
+            "anything": {"default": None},
+        },
+    ]
 
 
 @pytest.mark.parametrize(
-    ("tools", "said"),
+    "tools",
     [
-        ([], "with at least one"),
-        ("support.wrapper_arguments:middle", "must be a list"),
-        ([add, add], "must have different names"),
-        ([3], "expected a function"),
-        (["support.wrapper_arguments:nothing"], "names no function"),
-        ([lambda: 1], "a function with a name"),
-        ([lambda *rest: 1], "a function with a name"),
-        ([print], "must take named arguments"),
+        "support.wrapper_arguments:middle",
+        [add, add],
+        [3],
+        ["support.wrapper_arguments:nothing"],
+        [lambda: 1],
+        [lambda *rest: 1],
+        [print],
     ],
 )
-def test_tools_that_cannot_work_are_refused(tools: Any, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_tools_that_cannot_work_are_refused(tools: Any) -> None:
+    """Law 22."""
+    with pytest.raises(ConfigError):
         started(tools)

@@ -18,11 +18,7 @@ if TYPE_CHECKING:
         CodeAgentEnvironment as CodeAgentEnvironment,
         Environment as Environment,
     )
-    from gym_trl.integrations.code_agent.executers import (
-        E2BExecuter as E2BExecuter,
-        LocalExecuter as LocalExecuter,
-        SessionExecuter as SessionExecuter,
-    )
+    from gym_trl.integrations.code_agent.executers import E2BExecuter as E2BExecuter, LocalExecuter as LocalExecuter
     from gym_trl.integrations.code_agent.trainer import GRPOConfig as GRPOConfig, GRPOTrainer as GRPOTrainer
 
 __getattr__, __dir__ = exports(__name__)

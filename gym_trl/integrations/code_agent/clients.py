@@ -2,20 +2,21 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 from gym_trl.chat import Stops
+from gym_trl.episode import Segment
 from gym_trl.errors import ConfigError, EngineError, check_counts
 from gym_trl.grpo.trainer_engine import SAMPLING, trainer_engine
 from gym_trl.grpo.trl_versions import tokenizer_of
 from gym_trl.integrations.sample_all import sample_all
 from gym_trl.seeding import derive_seed
-from gym_trl.types import Logprobs, Request, TokenIds
+from gym_trl.types import Completion, Request, TokenIds
 
 CALLS = count()
 """Numbers of the calls of this process, from which seeds are derived."""
@@ -51,17 +52,16 @@ class VLLMClientGenerationConfig:
 class Client(ABC):
     """Base class of the clients from which environments request responses."""
 
-    @abstractmethod
-    def engine(self, config: VLLMClientGenerationConfig, chat: Stops) -> Any:
-        """Return a context manager with an engine that samples with ``config`` and stops where ``chat`` does."""
+    stop_ids: frozenset[int] = frozenset()
+    """Ids that end a response; a server has its own."""
 
     @abstractmethod
-    def _encode(self, prompt: str | Sequence[int]) -> TokenIds:
+    def engine(self, config: VLLMClientGenerationConfig, stops: Stops) -> AbstractContextManager[Any]:
+        """Provide an engine that samples with ``config``."""
+
+    @abstractmethod
+    def encode(self, prompt: str) -> TokenIds:
         """Return the ids of a prompt."""
-
-    def _sampled(self, prompt: str | Sequence[int], prompt_ids: TokenIds, ids: TokenIds, logprobs: Logprobs) -> None:
-        """Record a sampled response, if the client needs it later."""
-        return
 
     def generate(self, prompts: Sequence[str | Sequence[int]], **options: Any) -> list[TokenIds]:
         """Return the ids of ``n`` responses to each prompt, in order.
@@ -73,20 +73,21 @@ class Client(ABC):
         Raises:
             EngineError: A response could not be generated.
         """
-        config = VLLMClientGenerationConfig(**options)
-        call = next(CALLS)
-        expanded = [(prompt, ids) for prompt in prompts for ids in [self._encode(prompt)] for _ in range(config.n)]
-        with self.engine(config, stops_of(self._tokenizer, config.stop or [])) as engine:
-            requests = [
-                Request(str(place), ids, config.max_tokens, derive_seed("generate", call, place), turn=1)
-                for place, (_, ids) in enumerate(expanded)
-            ]
+        config, call = VLLMClientGenerationConfig(**options), next(CALLS)
+        requests: list[Request] = []
+        for prompt in prompts:
+            ids = self.encode(prompt) if isinstance(prompt, str) else list(prompt)
+            for _ in range(config.n):
+                seed = derive_seed("generate", call, len(requests))
+                requests.append(Request(str(len(requests)), ids, config.max_tokens, seed, turn=1))
+        with self.engine(config, Stops(self.stop_ids, tuple(config.stop or ()))) as engine:
             completions = sample_all(engine, requests)
-        for (prompt, ids), completion in zip(expanded, completions, strict=True):
-            self._sampled(prompt, ids, completion.ids, completion.logprobs)
+        for place, (request, completion) in enumerate(zip(requests, completions, strict=True)):
+            self.note(prompts[place // config.n], request, completion)
         return [completion.ids for completion in completions]
 
-    _tokenizer: Any = None  # a server ends responses itself
+    def note(self, prompt: str | Sequence[int], request: Request, completion: Completion) -> None:  # noqa: B027
+        """Note a response."""
 
 
 class VLLMClient(Client):
@@ -114,23 +115,19 @@ class VLLMClient(Client):
         server_port: int = 8000,
         connection_timeout: float = 0.0,
     ) -> None:
-        self.base_url = (base_url or f"http://{host}:{server_port}").rstrip("/")
-        if connection_timeout:
-            self._wait(connection_timeout)
-
-    def _wait(self, seconds: float) -> None:
         import httpx
 
-        deadline = time.monotonic() + seconds
-        while True:
+        self.base_url = (base_url or f"http://{host}:{server_port}").rstrip("/")
+        deadline = time.monotonic() + connection_timeout
+        while connection_timeout:
             with suppress(httpx.HTTPError):
-                if httpx.get(f"{self.base_url}/health", timeout=seconds).status_code == 200:
+                if httpx.get(f"{self.base_url}/health", timeout=connection_timeout).status_code == 200:
                     return
             if time.monotonic() > deadline:
                 raise ConnectionError(f"no vLLM server answers at {self.base_url}: start one with vllm serve MODEL")
             time.sleep(0.1)
 
-    def engine(self, config: VLLMClientGenerationConfig, chat: Stops) -> Any:
+    def engine(self, config: VLLMClientGenerationConfig, stops: Stops) -> AbstractContextManager[Any]:
         """Provide a ``ServerEngine``."""
         from gym_trl.engines.server import ServerEngine
 
@@ -138,12 +135,11 @@ class VLLMClient(Client):
         if config.guided_decoding_regex is not None:
             sampling["structured_outputs"] = {"regex": config.guided_decoding_regex}
         return nullcontext(
-            ServerEngine(self.base_url, eos_ids=chat.stop_ids, sampling=sampling, stop_strings=chat.stop_strings)
+            ServerEngine(self.base_url, eos_ids=stops.stop_ids, sampling=sampling, stop_strings=stops.stop_strings)
         )
 
-    def _encode(self, prompt: str | Sequence[int]) -> TokenIds:
-        if not isinstance(prompt, str):
-            return list(prompt)
+    def encode(self, prompt: str) -> TokenIds:
+        """Return the ids of a prompt, as the server encodes it."""
         import httpx
 
         response = httpx.post(f"{self.base_url}/tokenize", json={"prompt": prompt}, timeout=60)
@@ -152,121 +148,87 @@ class VLLMClient(Client):
         return [int(id_) for id_ in response.json()["tokens"]]
 
 
-class Sample(NamedTuple):
-    """Sampled response."""
-
-    ids: TokenIds
-    logprobs: Logprobs
-
-
 class TrainerClient(Client):
-    """Client that samples from the model in training, and records every response to recognize it in a row."""
+    """Client that samples from the model in training, and knows every response again that a row contains."""
 
-    def __init__(self, trainer: Any, codec: "PromptCodec") -> None:
-        self._trainer = trainer
-        self._tokenizer = tokenizer_of(trainer)
-        self._codec = codec
-        self._texts: dict[str, list[TokenIds]] = defaultdict(list)
-        self._samples: dict[tuple[int, ...], list[Sample]] = defaultdict(list)
+    def __init__(self, trainer: Any) -> None:
+        self._trainer, self._tokenizer = trainer, tokenizer_of(trainer)
+        self.stop_ids = frozenset({self._tokenizer.eos_token_id} - {None})
+        self._sampled: defaultdict[tuple[int, ...], list[Completion]] = defaultdict(list)  # by the ids before
+        self._texts: defaultdict[str, deque[TokenIds]] = defaultdict(deque)  # ids of prompts with their responses
 
-    def engine(self, config: VLLMClientGenerationConfig, chat: Stops) -> Any:
-        """Return the trainer's own engine.
+    def engine(self, config: VLLMClientGenerationConfig, stops: Stops) -> AbstractContextManager[Any]:
+        """Provide the trainer's own engine.
 
         Raises:
             ConfigError: ``config`` has other sampling options than the trainer.
         """
         for name in SAMPLING:
-            if getattr(config, name) != (value := getattr(self._trainer.args, name)):
+            if (asked := getattr(config, name)) != (value := getattr(self._trainer.args, name)):
                 raise ConfigError(
-                    f"the trainer samples with {name}={value!r}, and an environment asked for "
-                    f"{getattr(config, name)!r}: set GRPOConfig({name}=...) instead, or what is trained is not what "
-                    "was sampled"
+                    f"the trainer samples with {name}={value!r}, and an environment asked for {asked!r}: set "
+                    f"GRPOConfig({name}=...) instead, or what is trained is not what was sampled"
                 )
-        return trainer_engine(self._trainer, chat)
+        return trainer_engine(self._trainer, stops)
 
-    def _encode(self, prompt: str | Sequence[int]) -> TokenIds:
-        """Return the ids of a prompt; a text that continues a sampled response keeps its ids and encodes the rest."""
-        if not isinstance(prompt, str):
-            return list(prompt)
-        continued = max((text for text in self._texts if prompt.startswith(text)), key=len, default=None)
-        if continued is None:
-            return self._codec.prompt(prompt)
-        alike = self._texts[continued]
-        ids = alike.pop(0)  # several responses may have the same text: each is continued in turn
-        alike.append(ids)
-        return ids + self._codec.more(prompt[len(continued) :])
+    def encode(self, prompt: str) -> TokenIds:
+        """Return the ids of a prompt; one that continues a response keeps its ids, and the rest is encoded."""
+        begun = max((text for text in self._texts if prompt.startswith(text)), key=len, default=None)
+        if begun is None:
+            return encode_prompt(self._tokenizer, prompt)
+        alike = self._texts[begun]
+        alike.rotate(-1)  # several responses may have the same text: each is continued in turn
+        rest = prompt[len(begun) :]
+        return alike[-1] + (list(self._tokenizer.encode(rest, add_special_tokens=False)) if rest else [])
 
-    def _sampled(self, prompt: str | Sequence[int], prompt_ids: TokenIds, ids: TokenIds, logprobs: Logprobs) -> None:
-        self._samples[tuple(prompt_ids)].append(Sample(ids, logprobs))
+    def note(self, prompt: str | Sequence[int], request: Request, completion: Completion) -> None:
+        """Note a response by the ids before it, and by its text with that of its prompt."""
+        self._sampled[tuple(request.prompt_ids)].append(completion)
         if isinstance(prompt, str):
             for skipped in (True, False):
-                self._texts[prompt + self._tokenizer.decode(ids, skip_special_tokens=skipped)].append(prompt_ids + ids)
+                text = prompt + self._tokenizer.decode(completion.ids, skip_special_tokens=skipped)
+                self._texts[text].append(request.prompt_ids + completion.ids)
 
-    def row(self, prompt: TokenIds, ids: TokenIds) -> tuple[TokenIds, list[int], Logprobs]:
-        """Return the ids up to the last sampled one, with their mask and logprobs.
+    def row(self, prompt: TokenIds, ids: TokenIds) -> Segment:
+        """Return ids up to the last sampled one as a row: the responses that they contain, and what is between them.
 
         Raises:
             ConfigError: No part of ``ids`` was sampled after the ids before it.
         """
-        lengths = {len(before) for before in self._samples}
-        mask, place = [0] * len(ids), 0
-        logprobs: Logprobs = [0.0] * len(ids)
+        row, lengths = Segment(prompt), {len(before) for before in self._sampled}
+        place = end = 0
         while place < len(ids):
-            sample = None
+            rest, fitting = ids[place:], []
             if len(prompt) + place in lengths:
-                sample = self._find(prompt + ids[:place], ids[place:])
-            if sample is None:
+                known = self._sampled.get((*prompt, *ids[:place]), ())
+                fitting = [one for one in known if one.ids and one.ids[: len(rest)] == rest[: len(one.ids)]]
+            if not fitting:
                 place += 1
                 continue
-            end = min(len(ids), place + len(sample.ids))
-            mask[place:end] = [1] * (end - place)
-            logprobs[place:end] = sample.logprobs[: end - place]
-            place = end
-        last = max((place for place, sampled in enumerate(mask) if sampled), default=-1)
-        if ids and last < 0:
+            longest = max(fitting, key=lambda one: len(one.ids))
+            row.add(ids[end:place])
+            row.add(longest.ids[: len(rest)], longest.logprobs[: len(rest)])
+            place = end = len(row.completion_ids)
+        if ids and not end:
             raise ConfigError(
                 "an environment returned tokens that the model did not sample from this prompt: return what "
                 "vllm_client.generate returned, unchanged, and never decode and encode it again"
             )
-        return ids[: last + 1], mask[: last + 1], logprobs[: last + 1]
-
-    def _find(self, before: TokenIds, after: TokenIds) -> Sample | None:
-        fitting = [
-            sample
-            for sample in self._samples.get(tuple(before), ())
-            if sample.ids[: len(after)] == after[: len(sample.ids)]
-        ]
-        return max(fitting, key=lambda sample: len(sample.ids), default=None)
+        return row
 
 
-class PromptCodec:
-    """Encoder of prompts that are text."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-
-    def prompt(self, text: str) -> TokenIds:
-        """Return the ids of a prompt with its control tokens and at most one beginning-of-sequence token."""
-        bos = getattr(self._tokenizer, "bos_token", None)
-        has_bos = bool(bos) and text.startswith(str(bos))
-        return list(self._tokenizer.encode(text, add_special_tokens=not has_bos))
-
-    def more(self, text: str) -> TokenIds:
-        """Return the ids of text within a sequence."""
-        return list(self._tokenizer.encode(text, add_special_tokens=False)) if text else []
-
-    def render(self, prompt: Any) -> str:
-        """Return a prompt as text; a list of messages is rendered with the chat template."""
-        if isinstance(prompt, str):
-            return prompt
-        messages = [{"role": message["role"], "content": message["content"]} for message in prompt]
-        return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+def encode_prompt(tokenizer: Any, text: str) -> TokenIds:
+    """Return the ids of a prompt with its control tokens and at most one beginning-of-sequence token."""
+    has_bos = bool(tokenizer.bos_token) and text.startswith(str(tokenizer.bos_token))
+    return list(tokenizer.encode(text, add_special_tokens=not has_bos))
 
 
-def stops_of(tokenizer: Any, stop: Sequence[str]) -> Stops:
-    """Return the stop tokens and stop strings of a conversation without a chat template."""
-    eos = getattr(tokenizer, "eos_token_id", None)
-    return Stops(frozenset(() if eos is None else (eos,)), tuple(stop))
+def render(tokenizer: Any, prompt: Any) -> str:
+    """Return a prompt as text; a list of messages is rendered with the chat template."""
+    if isinstance(prompt, str):
+        return prompt
+    messages = [{"role": message["role"], "content": message["content"]} for message in prompt]
+    return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
 
 
 def client_of(vllm_client: Any) -> Client:

@@ -8,7 +8,9 @@ from typing import Any
 
 import gymnasium as gym
 
-from gym_trl.chat import Encoder
+from gym_trl.chat import Stops
+from gym_trl.encoder import Encoder
+from gym_trl.episode import Episode
 from gym_trl.errors import ConfigError
 from gym_trl.executors.thread import ThreadPool
 from gym_trl.grpo.rollout_func import RolloutFunc
@@ -16,46 +18,19 @@ from gym_trl.grpo.trainer_engine import SAMPLING
 from gym_trl.grpo.trl_versions import end_ids, tokenizer_of
 from gym_trl.integrations.code_agent.clients import (
     CALLS,
-    PromptCodec,
     TrainerClient,
     VLLMClientGenerationConfig,
     client_of,
-    stops_of,
+    encode_prompt,
+    render,
 )
 from gym_trl.integrations.code_agent.executers import Batches, Session, SessionExecuter
-from gym_trl.rollout import Episode, Limits, rollout, run
+from gym_trl.rollout import Limits, rollout, run
 from gym_trl.seeding import derive_seed
 from gym_trl.spaces import AnyText
 from gym_trl.types import Answer, Message, Task, TokenIds
 
 _ENV_ID = "CodeAgentEnvironment"
-
-
-class _CodeChat:
-    """Chat in which prompt, sampled text and program output form one long response."""
-
-    stop_ids: frozenset[int] = frozenset()
-
-    def __init__(self, tokenizer: Any, *, stop: Sequence[str], output: tuple[str, str]) -> None:
-        self._encoder, self._raw, self._output = Encoder(tokenizer), PromptCodec(tokenizer), output
-        self.stop_strings = tuple(stop)
-
-    def open(self, messages: Sequence[Message]) -> TokenIds:
-        """Return the ids of the prompt, which is text with its mark-up."""
-        return self._raw.prompt("".join(message.content for message in messages))
-
-    def reply(self, text: str, *, closed: bool) -> TokenIds:
-        """Return the ids of a program's output between its tags."""
-        begin, end = self._output
-        return self._encoder.encode(f"{begin}{self._encoder.inert(text)}{end}")
-
-    def closes(self, ids: Sequence[int]) -> bool:
-        """Return True, because a response is continued only after the end of a program."""
-        return True
-
-    def text(self, ids: TokenIds) -> Answer:
-        """Return the sampled text, including the end mark of a program."""
-        return Answer("", self._encoder.bare(self._encoder.decode(ids)))
 
 
 class Environment(ABC):
@@ -83,26 +58,30 @@ class Environment(ABC):
         return self._rollout
 
     def _rollout(self, prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
-        codec = PromptCodec(tokenizer_of(trainer))
-        client = TrainerClient(trainer, codec)
-        config = _trainer_config(trainer)
-        texts = [codec.render(prompt) for prompt in prompts]
+        tokenizer, client = tokenizer_of(trainer), TrainerClient(trainer)
+        sampling = {name: getattr(trainer.args, name) for name in SAMPLING}
+        # The trainer has repeated each prompt, so n is 1.
+        config = VLLMClientGenerationConfig(n=1, max_tokens=trainer.args.max_completion_length, **sampling)
+        texts = [render(tokenizer, prompt) for prompt in prompts]
         returned = self.generate(client, config, list(texts))
         completions, masks = returned if isinstance(returned, tuple) else (returned, None)
         if len(completions) != len(prompts):
             name = type(self).__name__
             raise ConfigError(f"{name}.generate was given {len(prompts)} prompts and returned {len(completions)} rows")
-        columns: dict[str, list[Any]] = {"prompt_ids": [], "completion_ids": [], "logprobs": [], "env_mask": []}
-        for place, text in enumerate(texts):
-            prompt_ids = codec.prompt(text)
-            ids, mask, logprobs = client.row(prompt_ids, list(completions[place]))
+        rows = [
+            client.row(encode_prompt(tokenizer, text), list(ids)) for text, ids in zip(texts, completions, strict=True)
+        ]
+        for place, row in enumerate(rows):
             if masks is not None:  # the environment may mask more tokens
-                mask = [ours and int(bool(theirs)) for ours, theirs in zip(mask, masks[place], strict=False)]
-            if not ids:
-                ids, mask, logprobs = [end_ids(trainer)[0]], [0], [0.0]
-            for name, value in zip(columns, (prompt_ids, ids, logprobs, mask), strict=True):
-                columns[name].append(value)
-        return columns
+                row.mask = [int(ours and theirs) for ours, theirs in zip(row.mask, masks[place], strict=False)]
+            if not row.completion_ids:
+                row.add(end_ids(trainer)[:1])
+        return {
+            "prompt_ids": [row.prompt_ids for row in rows],
+            "completion_ids": [row.completion_ids for row in rows],
+            "logprobs": [row.logprobs for row in rows],
+            "env_mask": [row.mask for row in rows],
+        }
 
 
 class CodeAgentEnvironment(Environment):
@@ -147,13 +126,9 @@ class CodeAgentEnvironment(Environment):
         for name, tag in (("parsing_string", parsing_string), ("stop_string", stop_string)):
             if not tag:
                 raise ConfigError(f"{name} must not be empty")
-        self.code_executer = code_executer
-        self.tokenizer = tokenizer
-        self.parsing_string = parsing_string
-        self.stop_string = stop_string
-        self.tools_script = tools_script
-        self.output_string_start = output_string_start
-        self.output_string_end = output_string_end
+        self.code_executer, self.tokenizer, self.tools_script = code_executer, tokenizer, tools_script
+        self.parsing_string, self.stop_string = parsing_string, stop_string
+        self.output_string_start, self.output_string_end = output_string_start, output_string_end
         self._batches = Batches(code_executer)
 
     def extract_code(self, text: str) -> str | None:
@@ -174,15 +149,10 @@ class CodeAgentEnvironment(Environment):
         self, vllm_client: Any, generation_config: VLLMClientGenerationConfig, prompts: Sequence[str]
     ) -> list[Episode]:
         """Return the conversations with their ids, masks and logprobs, ``n`` per prompt and in order."""
-        config = generation_config
-        chat = self._chat(config.stop or ())
-        call = next(CALLS)
-        expanded = [prompt for prompt in prompts for _ in range(config.n)]
-        raw = stops_of(self.tokenizer, chat.stop_strings)
-        with (
-            client_of(vllm_client).engine(config, raw) as engine,
-            ThreadPool(self._make, workers=self._workers) as pool,
-        ):
+        call, expanded = next(CALLS), [prompt for prompt in prompts for _ in range(generation_config.n)]
+        chat = _CodeChat(self, generation_config.stop or ())
+        stops = Stops(frozenset({self.tokenizer.eos_token_id} - {None}), chat.stop_strings)
+        with client_of(vllm_client).engine(generation_config, stops) as engine, self._pool() as pool:
             played = run(
                 rollout(
                     [Task(_ENV_ID, place) for place in range(len(expanded))],
@@ -191,7 +161,7 @@ class CodeAgentEnvironment(Environment):
                     chat=chat,
                     seeds=[derive_seed("run_agent", call, place) for place in range(len(expanded))],
                     preambles=[[Message("user", prompt)] for prompt in expanded],
-                    limits=Limits(tokens=config.max_tokens),
+                    limits=Limits(tokens=generation_config.max_tokens),
                 )
             )
         return [episode for [episode] in played]
@@ -200,15 +170,13 @@ class CodeAgentEnvironment(Environment):
         self, vllm_client: Any, generation_config: VLLMClientGenerationConfig, prompts: Sequence[str]
     ) -> list[str]:
         """Return the whole texts including the prompts, ``n`` per prompt and in order."""
-        played = self.play(vllm_client, generation_config, prompts)
-        for episode in played:
+        texts = []
+        for place, episode in enumerate(self.play(vllm_client, generation_config, prompts)):
             if episode.error is not None:
                 warnings.warn(f"a conversation ended early: {episode.error}", stacklevel=2)
-        return [
-            prompts[place // generation_config.n]
-            + str(self.tokenizer.decode(episode.row.completion_ids, skip_special_tokens=True))
-            for place, episode in enumerate(played)
-        ]
+            said = self.tokenizer.decode(episode.row.completion_ids, skip_special_tokens=True)
+            texts.append(f"{prompts[place // generation_config.n]}{said}")
+        return texts
 
     def generate(
         self, vllm_client: Any, generation_config: VLLMClientGenerationConfig, prompts: list[str]
@@ -219,24 +187,45 @@ class CodeAgentEnvironment(Environment):
     @property
     def rollout_func(self) -> Callable[[list[Any], Any], dict[str, Any]]:
         """Function for ``GRPOTrainer(rollout_func=...)`` that plays conversations with the trainer's model."""
-        codec, pool = PromptCodec(self.tokenizer), ThreadPool(self._make, workers=self._workers)
-        play = RolloutFunc(pool, assign=lambda split, number: Task(_ENV_ID, number % 2**31), chat=self._chat(()))
+        pool = self._pool()
+        play = RolloutFunc(pool, assign=lambda split, number: Task(_ENV_ID, number % 2**31), chat=_CodeChat(self))
         weakref.finalize(play, pool.close)
-        return lambda prompts, trainer: play([codec.render(prompt) for prompt in prompts], trainer)
+        return lambda prompts, trainer: play([render(self.tokenizer, prompt) for prompt in prompts], trainer)
 
-    @property
-    def _workers(self) -> int:
+    def _pool(self) -> ThreadPool:
         # An executer with only execute is called by one thread at a time, with the waiting programs of all threads.
-        return max(1, int(getattr(self.code_executer, "max_concurrent", 32)))
+        executer, batches = self.code_executer, Session(self._batches.run, lambda: None)
+        session = executer.session if isinstance(executer, SessionExecuter) else lambda: batches
+        workers = max(1, int(getattr(executer, "max_concurrent", 32)))
+        return ThreadPool(lambda _: _Conversation(self.extract_code, session), workers=workers)
 
-    def _chat(self, stop: Sequence[str]) -> _CodeChat:
-        output = (self.output_string_start, self.output_string_end)
-        return _CodeChat(self.tokenizer, stop=(self.stop_string, *stop), output=output)
 
-    def _make(self, env_id: str) -> gym.Env[str, str]:
-        executer = self.code_executer
-        session = executer.session if isinstance(executer, SessionExecuter) else lambda: self._batches
-        return _Conversation(self.extract_code, session)
+class _CodeChat:
+    """Chat in which prompt, sampled text and program output form one long response."""
+
+    stop_ids: frozenset[int] = frozenset()
+
+    def __init__(self, environment: CodeAgentEnvironment, stop: Sequence[str] = ()) -> None:
+        self._tokenizer, self._encoder = environment.tokenizer, Encoder(environment.tokenizer)
+        self._tags = environment.output_string_start, environment.output_string_end
+        self.stop_strings = (environment.stop_string, *stop)
+
+    def open(self, messages: Sequence[Message]) -> TokenIds:
+        """Return the ids of the prompt, which is text with its mark-up."""
+        return encode_prompt(self._tokenizer, "".join(message.content for message in messages))
+
+    def reply(self, text: str, *, closed: bool) -> TokenIds:
+        """Return the ids of a program's output between its tags."""
+        begin, end = self._tags
+        return self._encoder.encode(f"{begin}{self._encoder.inert(text)}{end}")
+
+    def closes(self, ids: Sequence[int]) -> bool:
+        """Return True, because a response is continued only after the end of a program."""
+        return True
+
+    def text(self, ids: TokenIds) -> Answer:
+        """Return the sampled text, including the end mark of a program."""
+        return Answer("", self._encoder.bare(self._encoder.decode(ids)))
 
 
 class _Conversation(gym.Env[str, str]):
@@ -246,8 +235,7 @@ class _Conversation(gym.Env[str, str]):
 
     def __init__(self, extract: Callable[[str], str | None], session: Callable[[], Session]) -> None:
         self.observation_space = self.action_space = AnyText()
-        self._extract = extract
-        self._make = session
+        self._extract, self._make = extract, session
         self._session: Session | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
@@ -260,17 +248,10 @@ class _Conversation(gym.Env[str, str]):
         if code is None:
             self.close()
             return "", 0.0, True, False, {}
-        if self._session is None:
-            self._session = self._make()
+        self._session = self._session or self._make()
         return self._session.run(code), 0.0, False, False, {}
 
     def close(self) -> None:
         session, self._session = self._session, None
         if session is not None:
             session.close()
-
-
-def _trainer_config(trainer: Any) -> VLLMClientGenerationConfig:
-    """Return the trainer's sampling options with ``n=1``, because the trainer repeats each prompt itself."""
-    sampling = {name: getattr(trainer.args, name) for name in SAMPLING}
-    return VLLMClientGenerationConfig(n=1, max_tokens=trainer.args.max_completion_length, **sampling)

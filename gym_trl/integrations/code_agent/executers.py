@@ -1,26 +1,21 @@
 """Executers of programs, each conversation in a session of its own."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 from gym_trl.errors import needs
 from gym_trl.sandbox import Sandbox, SandboxLimits
 
 
-class Session(Protocol):
-    """Protocol of sessions that run the programs of one conversation one after another."""
+class Session(NamedTuple):
+    """Place in which the programs of one conversation run one after another."""
 
-    def run(self, code: str) -> str:
-        """Run a program and return its output."""
-        ...
-
-    def close(self) -> None:
-        """End the session."""
-        ...
+    run: Callable[[str], str]
+    """Runs a program and returns its output."""
+    close: Callable[[], None]
 
 
 class SessionExecuter(ABC):
@@ -36,8 +31,11 @@ class SessionExecuter(ABC):
         """Run independent programs and return their outputs, in order."""
 
         def run(code: str) -> str:
-            with closing(self.session()) as session:
+            session = self.session()
+            try:
                 return session.run(code)
+            finally:
+                session.close()
 
         with ThreadPoolExecutor(max(1, min(self.max_concurrent, len(codes)))) as threads:
             return list(threads.map(run, codes))
@@ -61,24 +59,13 @@ class LocalExecuter(SessionExecuter):
     """
 
     def __init__(self, limits: SandboxLimits | None = None, *, max_concurrent: int = 8) -> None:
-        self.limits = limits or SandboxLimits()
-        self.max_concurrent = max_concurrent
-        self.session().close()  # say now that bubblewrap does not work
+        self.limits, self.max_concurrent = limits, max_concurrent
+        self.session()  # say now that bubblewrap does not work
 
     def session(self) -> Session:
         """Return a new session with its own sandbox."""
-        return _LocalSession(Sandbox(self.limits))
-
-
-class _LocalSession:
-    def __init__(self, sandbox: Sandbox) -> None:
-        self._sandbox = sandbox
-
-    def run(self, code: str) -> str:
-        return self._sandbox.run(code).output
-
-    def close(self) -> None:
-        self._sandbox.close()
+        sandbox = Sandbox(self.limits)
+        return Session(lambda code: sandbox.run(code).output, sandbox.close)
 
 
 class E2BExecuter(SessionExecuter):
@@ -112,45 +99,40 @@ class E2BExecuter(SessionExecuter):
     ) -> None:
         with needs("e2b", "E2BExecuter"):
             from e2b_code_interpreter import Sandbox as Remote
-        self._remote = Remote
-        self._options = {"api_key": api_key, "template": template, "timeout": sandbox_s, **options}
-        self._timeout_s = timeout_s
-        self.max_concurrent = max_concurrent
+        given = {"api_key": api_key, "template": template, "timeout": sandbox_s, **options}
+        self._remote: Any = Remote
+        self._options = {name: value for name, value in given.items() if value is not None}
+        self.timeout_s, self.max_concurrent = timeout_s, max_concurrent
 
     def session(self) -> Session:
         """Return a new session, whose E2B sandbox is made for its first program."""
-        return _E2BSession(self._remote, self._options, self._timeout_s)
+        sandbox: Any = None
 
+        def run(code: str) -> str:
+            nonlocal sandbox
+            sandbox = sandbox or self._remote.create(**self._options)
+            try:
+                ran = sandbox.run_code(code, timeout=self.timeout_s)
+            except Exception as error:
+                if type(error).__name__ != "TimeoutException":  # a subclass means that the sandbox is gone
+                    raise
+                close()  # otherwise the program would continue to run
+                return f"[It was ended after {self.timeout_s:g} seconds. All variables are lost.]\n"
+            lines = [*ran.logs.stdout, *ran.logs.stderr]
+            lines += [f"{ran.text}\n"] if ran.text is not None else []
+            return "".join([*lines, *([f"{ran.error.traceback}\n"] if ran.error is not None else [])])
 
-class _E2BSession:
-    def __init__(self, remote: Any, options: Mapping[str, Any], timeout_s: float) -> None:
-        self._remote = remote
-        self._options = {name: value for name, value in options.items() if value is not None}
-        self._timeout_s = timeout_s
-        self._sandbox: Any = None
+        def close() -> None:
+            nonlocal sandbox
+            ending, sandbox = sandbox, None
+            if ending is not None:
+                ending.kill()
 
-    def run(self, code: str) -> str:
-        if self._sandbox is None:
-            self._sandbox = self._remote.create(**self._options)
-        try:
-            ran = self._sandbox.run_code(code, timeout=self._timeout_s)
-        except Exception as error:
-            if type(error).__name__ != "TimeoutException":  # a subclass means that the sandbox is gone
-                raise
-            self.close()  # otherwise the program would continue to run
-            return f"[It was ended after {self._timeout_s:g} seconds. All variables are lost.]\n"
-        output = "".join([*ran.logs.stdout, *ran.logs.stderr])
-        output += f"{ran.text}\n" if ran.text is not None else ""
-        return output + (f"{ran.error.traceback}\n" if ran.error is not None else "")
-
-    def close(self) -> None:
-        sandbox, self._sandbox = self._sandbox, None
-        if sandbox is not None:
-            sandbox.kill()
+        return Session(run, close)
 
 
 class Batches:
-    """Session for an executer with ``execute`` only; programs that arrive while it is busy form its next batch."""
+    """Runs programs with an executer that has ``execute`` only; those that arrive while it is busy form a batch."""
 
     def __init__(self, executer: Any) -> None:
         self._executer = executer
@@ -164,15 +146,12 @@ class Batches:
             self._waiting.append((code, future))
         with self._busy:
             if not future.done():
-                self._execute()
+                with self._guard:
+                    batch, self._waiting = self._waiting, []
+                self._execute(batch)
         return future.result()
 
-    def close(self) -> None:
-        """Do nothing, because programs share no state."""
-
-    def _execute(self) -> None:
-        with self._guard:
-            batch, self._waiting = self._waiting, []
+    def _execute(self, batch: list[tuple[str, "Future[str]"]]) -> None:
         try:
             outputs = list(self._executer.execute([code for code, _ in batch]))
             if len(outputs) != len(batch):

@@ -48,14 +48,12 @@ def as_row(
     """
     task, reason = played.task, played.stop_reason
     options = "".join(f":{option}={value}" for option, value in sorted(task.options.items()))
-    extra: dict[str, Any] = {"step_rewards": [turn.reward for turn in played.turns]}
-    usage = None
-    if played.segments:
-        row = played.row
-        sizes = len(row.prompt_ids), len(row.completion_ids)
-        usage = {"prompt_tokens": sizes[0], "completion_tokens": sizes[1], "total_tokens": sum(sizes)}
-        extra |= {"prompt_ids": list(row.prompt_ids), "completion_ids": list(row.completion_ids)}
-        extra |= {"logprobs": list(row.logprobs), "env_mask": list(row.mask)}
+    row, result = played.row, None
+    sizes = len(row.prompt_ids), len(row.completion_ids)
+    if played.scored:
+        told = f"Return {played.episode_return:g} of {len(played.turns)} turns; {reason}"
+        success = {} if played.success is None else {"success": {"score": float(played.success), "reason": told}}
+        result = {"score": played.episode_return, "reason": told, "metrics": success}
     return {
         "messages": [message.as_dict() for message in played.messages],
         "input_metadata": {
@@ -68,12 +66,18 @@ def as_row(
             "message": played.error or f"The episode ended: {reason}",
             "details": [],
         },
-        "evaluation_result": _result(played) if played.scored else None,
+        "evaluation_result": result,
         "execution_metadata": {
             "rollout_id": uuid4().hex,  # without one `ep logs` shows no row
-            "usage": usage,
+            "usage": {"prompt_tokens": sizes[0], "completion_tokens": sizes[1], "total_tokens": sum(sizes)},
             "finish_reason": str(reason),
-            "extra": extra,
+            "extra": {
+                "step_rewards": [turn.reward for turn in played.turns],
+                "prompt_ids": list(row.prompt_ids),
+                "completion_ids": list(row.completion_ids),
+                "logprobs": list(row.logprobs),
+                "env_mask": list(row.mask),
+            },
         },
         "eval_metadata": {
             "name": name,
@@ -88,12 +92,6 @@ def as_row(
         "created_at": datetime.now(UTC).isoformat(),
         "pid": os.getpid(),
     }
-
-
-def _result(played: Episode) -> dict[str, Any]:
-    reason = f"Return {played.episode_return:g} of {len(played.turns)} turns; {played.stop_reason}"
-    success = {} if played.success is None else {"success": {"score": float(played.success), "reason": reason}}
-    return {"score": played.episode_return, "reason": reason, "metrics": success}
 
 
 class EvaluationTest:
@@ -129,15 +127,15 @@ class EvaluationTest:
 
     def judge(self, rows: Sequence[Any]) -> list[Any]:
         """Return the judged rows, or the exception that the test raised for one."""
-        return run(self._judge(rows))
 
-    async def _judge(self, rows: Sequence[Any]) -> list[Any]:
-        return await asyncio.gather(*(self._one(row) for row in rows), return_exceptions=True)
+        async def one(row: Any) -> Any:
+            judged = getattr(self._function, "_origin_func", self._function)(row=row, **(self._kwargs or {}))
+            return await judged if inspect.isawaitable(judged) else judged
 
-    async def _one(self, row: Any) -> Any:
-        function = getattr(self._function, "_origin_func", self._function)
-        answer = function(row=row, **(self._kwargs or {}))
-        return await answer if inspect.isawaitable(answer) else answer
+        async def every() -> list[Any]:
+            return await asyncio.gather(*map(one, rows), return_exceptions=True)
+
+        return run(every())
 
 
 def score_of(row: Any) -> float:

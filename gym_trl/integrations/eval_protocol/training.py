@@ -51,12 +51,10 @@ def create_openenv_vllm_rollout_func(
         )
         GRPOTrainer(..., rollout_func=rollout_func, reward_funcs=reward_func)
 
-    An episode is one append-only transcript of exactly the sampled tokens, with their logprobs and a mask. Episodes are
-    played concurrently, and a failed one does not affect the others. The members of a group play the same task with the
-    same seed, on every process. Reward functions get the columns of ``GymSpec``, and ``step_rewards`` (one number per
-    episode, the sum of its steps' rewards, as in Eval Protocol's documentation) and ``eval_score`` (the score of the
-    test of ``env_path``; otherwise the same sum), which are NaN for a failed episode, so that TRL ignores it. If Eval
-    Protocol is installed, every episode is logged for ``ep logs``.
+    The members of a group play the same task with the same seed, on every process. Reward functions get the columns of
+    ``GymSpec``, and ``step_rewards`` (the sum of an episode's rewards) and ``eval_score`` (the score of the test of
+    ``env_path``; otherwise the same sum), which are NaN for a failed episode, so that TRL ignores it. If Eval Protocol
+    is installed, every episode is logged for ``ep logs``.
 
     Args:
         env_factory: Function that makes clients with ``reset`` and ``step`` like OpenEnv's.
@@ -128,11 +126,17 @@ def create_openenv_vllm_rollout_func(
 
     def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
         """Play the prompts, and return TRL's columns with Eval Protocol's."""
-        _check_temperature(sampling, trainer)
+        trained, asked = trainer.args.temperature, sampling.get("temperature", trainer.args.temperature)
+        if asked != trained:
+            warnings.warn(
+                f"completion_params samples at temperature {asked}, GRPOConfig trains at {trained}: set "
+                f"GRPOConfig(temperature={asked}), so that the policy that plays is the one that learns",
+                stacklevel=2,
+            )
         columns = play(prompts, trainer)
         played: Sequence[Episode] = columns["episode"]
         returns = [one.paid if one.scored else nan for one in played]
-        rows = _rows(played, test, {"temperature": trainer.args.temperature, **sampling})
+        rows = _rows(played, test, {"temperature": trained, **sampling})
         scores = returns
         if test is not None:
             scores = [score_of(row) if one.scored else nan for one, row in zip(played, rows, strict=True)]
@@ -161,13 +165,3 @@ def _rows(played: Sequence[Episode], test: EvaluationTest | None, completion_par
         if not isinstance(row, BaseException):
             default_logger.log(row)
     return judged
-
-
-def _check_temperature(sampling: Mapping[str, Any], trainer: Any) -> None:
-    asked = sampling.get("temperature", trainer.args.temperature)
-    if asked != trainer.args.temperature:
-        warnings.warn(
-            f"completion_params samples at temperature {asked}, GRPOConfig trains at {trainer.args.temperature}: "
-            f"set GRPOConfig(temperature={asked}), so that the policy that plays is the one that learns",
-            stacklevel=3,
-        )

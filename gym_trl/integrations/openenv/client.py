@@ -26,8 +26,7 @@ from gym_trl.bases import Closing
 from gym_trl.errors import ConfigError, needs
 
 _LARGEST_MESSAGE = 100 * 2**20  # as in OpenEnv's own client: observations can contain screenshots
-_CLOSING = 1.0
-"""Seconds that a server has to close a session."""
+_CLOSE_S = 1.0
 
 
 @dataclass
@@ -101,8 +100,7 @@ class EnvClient(Closing):
 
     ``reset`` opens the session, and connects again for ``timeout`` seconds while the server is full or does not run. A
     step is sent once: after a time-out, a broken connection or an error of the environment the session is closed, and
-    the next call must be ``reset``. So neither a late response is taken for the next one, nor does an episode go on in
-    an environment that was not reset (OpenEnv's own client reconnects in a step).
+    the next call must be ``reset``, so that no episode goes on in an environment that was not reset.
 
     Args:
         base_url: Address of the server (http, https, ws or wss).
@@ -110,19 +108,18 @@ class EnvClient(Closing):
         headers: Headers that are sent when the session is opened, such as ``Authorization``.
 
     Raises:
-        MissingDependencyError: the ``openenv`` extra is not installed.
-        ConfigError: the address is none, or the server refuses the client (status 401 or 403).
-        ConnectionError, TimeoutError: the server is not there, or does not answer.
-        ServerError: the server answered with an error.
+        MissingDependencyError: The ``openenv`` extra is not installed.
+        ConfigError: The address is none, or the server refuses the client (status 401 or 403).
+        ConnectionError, TimeoutError: The server is not there, or does not answer.
+        ServerError: The server answered with an error.
     """
 
     def __init__(self, base_url: str, timeout: float = 60.0, *, headers: Mapping[str, str] | None = None) -> None:
         if not re.match("(http|ws)s?://", str(base_url)):
             raise ConfigError(f"base_url must begin with http, https, ws or wss, got {base_url!r}")
         self.base_url, self.timeout, self.headers = base_url, timeout, headers
-        self._session = ExitStack()
+        self._session, self._container = ExitStack(), ExitStack()
         self._socket: Any = None
-        self._provider: Any = None
 
     @classmethod
     def from_docker_image(cls, image: str, provider: Any = None, **how: Any) -> Self:
@@ -137,15 +134,12 @@ class EnvClient(Closing):
             with needs("openenv", cls.__name__):
                 from openenv.core.containers.runtime import LocalDockerProvider
             provider = LocalDockerProvider()
-        try:
+        with ExitStack() as container:
+            container.callback(provider.stop_container)
             base_url = provider.start_container(image, **how)
             provider.wait_for_ready(base_url)
             client = cls(base_url)
-        except BaseException:
-            with suppress(Exception):
-                provider.stop_container()
-            raise
-        client._provider = provider
+            client._container = container.pop_all()
         return client
 
     @classmethod
@@ -159,7 +153,8 @@ class EnvClient(Closing):
         deadline, pause = monotonic() + self.timeout, 0.05
         while True:
             try:
-                self._connect(deadline - monotonic())
+                if self._socket is None:
+                    self._connect(deadline - monotonic())
                 return self._ask("reset", kwargs, deadline - monotonic())
             except (ConnectionError, ServerError) as error:
                 passes = isinstance(error, ConnectionError) or error.code == "CAPACITY_REACHED"
@@ -170,26 +165,20 @@ class EnvClient(Closing):
 
     def step(self, action: Any) -> StepResult:
         """Play an action: a mapping, or an object with the fields of the server's action."""
-        if isinstance(action, Mapping):
-            fields = dict(action)
-        elif is_dataclass(action) and not isinstance(action, type):
-            fields = asdict(action)
+        if is_dataclass(action) and not isinstance(action, type):
+            action = asdict(action)
         elif hasattr(action, "model_dump"):
-            fields = action.model_dump()
-        else:
+            action = action.model_dump()
+        if not isinstance(action, Mapping):
             raise ConfigError(f"an action must be a mapping or one of OpenEnv's actions, got {type(action).__name__}")
-        return self._ask("step", fields, self.timeout)
+        return self._ask("step", dict(action), self.timeout)
 
     def close(self) -> None:
         """End the session, and stop the container if the client has started it."""
         self._disconnect()
-        provider, self._provider = self._provider, None
-        if provider is not None:
-            provider.stop_container()
+        self._container.close()
 
     def _connect(self, timeout: float) -> None:
-        if self._socket is not None:
-            return
         with needs("openenv", type(self).__name__):
             from websockets.exceptions import InvalidStatus, WebSocketException
             from websockets.sync.client import connect
@@ -198,7 +187,7 @@ class EnvClient(Closing):
             connecting = connect(
                 url,
                 open_timeout=max(timeout, 0.01),
-                close_timeout=_CLOSING,
+                close_timeout=_CLOSE_S,
                 max_size=_LARGEST_MESSAGE,
                 proxy=None if is_loopback(urlsplit(url).hostname) else True,
                 additional_headers=self.headers,
@@ -224,13 +213,14 @@ class EnvClient(Closing):
         try:
             self._socket.send(json.dumps({"type": kind, "data": data}))
             answer = json.loads(self._socket.recv(timeout=max(timeout, 0.01)))
-            if answer["type"] == "error":
-                raise ServerError(f"{self.base_url}: {answer['data'].get('message')}", answer["data"].get("code", ""))
             content = answer["data"]
-            rest = {name: content.get(name) for name in ("reward", "done")}
-            about = content.get("metadata") or content["observation"].get("metadata") or {}
-            seen = Fields.of({**content["observation"], **rest, "metadata": about})
-            return StepResult(seen, content.get("reward"), bool(content.get("done")))
+            if answer["type"] == "error":
+                raise ServerError(f"{self.base_url}: {content.get('message')}", content.get("code", ""))
+            reward, done, seen = content.get("reward"), content.get("done"), content["observation"]
+            about = content.get("metadata") or seen.get("metadata") or {}
+            return StepResult(
+                Fields.of({**seen, "reward": reward, "done": done, "metadata": about}), reward, bool(done)
+            )
         except BaseException as error:
             if not (isinstance(error, ServerError) and error.code == "VALIDATION_ERROR"):  # then it was not played
                 self._disconnect()
@@ -264,7 +254,6 @@ def is_loopback(host: str | None) -> bool:
     >>> is_loopback("localhost"), is_loopback("::1"), is_loopback("example.org")
     (True, True, False)
     """
-    try:
+    with suppress(ValueError):
         return host == "localhost" or ip_address(host or "").is_loopback
-    except ValueError:
-        return False
+    return False

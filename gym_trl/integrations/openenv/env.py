@@ -88,7 +88,7 @@ class OpenEnv(gym.Env[str, str]):
             client = partial(EnvClient, base_url, timeout)
             client()  # refuses what is no address; nothing is opened before a reset
         self._make: Any = client
-        self._prompt_builder, self._action_parser = prompt_builder, action_parser
+        self._prompt_builder, self._action_parser = prompt_builder, action_parser or _message
         self.instructions = instructions
         self.observation_space: AnyText = AnyText()
         self.action_space: AnyText = AnyText()
@@ -105,8 +105,9 @@ class OpenEnv(gym.Env[str, str]):
         with self._closed_on_failure():
             if self._client is None:
                 self._client = _synchronous(self._make())
-            seeded = {"seed": seed} if _takes_seed(self._client.reset) else {}
-            result = self._client.reset(**seeded, **(options or {}))
+            parameters = inspect.signature(self._client.reset).parameters
+            takes_seed = "seed" in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+            result = self._client.reset(**({"seed": seed} if takes_seed else {}), **(options or {}))
         self._playing = not result.done
         fields = _fields(result.observation)
         if fields.keys() >= _OURS:
@@ -121,7 +122,7 @@ class OpenEnv(gym.Env[str, str]):
         if not self._playing:
             raise ResetNeeded("no episode is running on the server: call reset() before step()")
         try:
-            parsed = self._action_parser(action) if self._action_parser is not None else {"message": action}
+            parsed = self._action_parser(action)
         except ValueError as error:
             return str(error), 0.0, False, False, {"action_valid": False}
         try:
@@ -141,8 +142,7 @@ class OpenEnv(gym.Env[str, str]):
         if fields.keys() >= _OURS:
             terminated, truncated = bool(fields["terminated"]), bool(fields["truncated"])
         self._playing = not (terminated or truncated)
-        info = {"action_valid": True, **_info(fields)}
-        return self._text(result.observation), reward, terminated, truncated, info
+        return self._text(result.observation), reward, terminated, truncated, {"action_valid": True, **_info(fields)}
 
     def close(self) -> None:
         """Close the client."""
@@ -183,6 +183,10 @@ class OpenEnv(gym.Env[str, str]):
         return text.encode("utf-8", "replace").decode("utf-8")  # JSON can contain lone surrogates
 
 
+def _message(text: str) -> dict[str, str]:
+    return {"message": text}
+
+
 def _info(fields: Mapping[str, Any]) -> dict[str, Any]:
     info = dict(fields["info"]) if fields.keys() >= _OURS else {}
     return {**info, "metadata": fields["metadata"]} if fields.get("metadata") else info
@@ -206,8 +210,3 @@ def _synchronous(client: Any) -> Any:
 
         client = asyncio.run(wait())
     return client.sync() if hasattr(client, "sync") else client
-
-
-def _takes_seed(reset: Callable[..., Any]) -> bool:
-    parameters = inspect.signature(reset).parameters
-    return "seed" in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values())

@@ -19,8 +19,8 @@ from gym_trl.registration import make_env
 from gym_trl.spaces import MAX_LENGTH
 from gym_trl.text.chat_client import bearer
 from gym_trl.wrappers.as_text import as_text
-from gym_trl.wrappers.inner import instructions_of
-from gym_trl.wrappers.loss_return import loss_return_of
+from gym_trl.wrappers.base import instructions_of
+from gym_trl.wrappers.turn_limit import loss_return_of
 
 T = TypeVar("T")
 
@@ -56,44 +56,34 @@ def make_app(
         token: Token that clients must send as ``Authorization: Bearer TOKEN``.
 
     Raises:
-        MissingDependencyError: the ``openenv`` extra is not installed.
-        ConfigError: the environment cannot be made, or a header cannot contain the token.
+        MissingDependencyError: The ``openenv`` extra is not installed.
+        ConfigError: The environment cannot be made, or a header cannot contain the token.
     """
     with needs("openenv", "gym-trl serve"):
         from openenv.core.env_server import create_app
     kwargs = dict(env_kwargs or {})
     as_text(make_env(env_id, **kwargs)).close()
-    environment, action, observation = _classes(env_id, kwargs)
-    app = create_app(environment, action, observation, env_name=env_id, max_concurrent_envs=sessions)
+    app = create_app(*_classes(env_id, kwargs), env_name=env_id, max_concurrent_envs=sessions)
     app.add_middleware(_Door, token=token)
     return app
 
 
-def serve(
-    env_id: str,
-    *,
-    env_kwargs: Mapping[str, Any] | None = None,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    sessions: int = 64,
-    token: str | None = None,
-) -> None:
-    """Serve an environment until the process is interrupted; see ``make_app``.
+def serve(env_id: str, *, host: str = "127.0.0.1", port: int = 8000, token: str | None = None, **options: Any) -> None:
+    """Serve an environment until the process is interrupted.
 
     Args:
         env_id: An id of Gymnasium.
-        env_kwargs: Arguments for ``gym.make``.
         host: Address to listen at. Any address but this machine's loopback requires a ``token``.
         port: Port to listen at; 0 selects a free one.
-        sessions: Maximum number of open sessions.
         token: Token that clients must send.
+        options: Further arguments of ``make_app``.
 
     Raises:
-        ConfigError: the address needs a token, or as in ``make_app``.
+        ConfigError: The address needs a token, or as in ``make_app``.
     """
     if token is None and not is_loopback(host):
         raise ConfigError(f"host={host!r} can be reached by others: give a token that clients must send")
-    app = make_app(env_id, env_kwargs=env_kwargs, sessions=sessions, token=token)
+    app = make_app(env_id, token=token, **options)
     import uvicorn
 
     uvicorn.run(app, host=host, port=port, access_log=False, ws_max_size=_LARGEST_MESSAGE, timeout_graceful_shutdown=5)
@@ -103,8 +93,7 @@ class _Door:
     """ASGI middleware that refuses web pages, which browsers mark with an ``Origin``, and clients without the token."""
 
     def __init__(self, app: Any, token: str | None) -> None:
-        self._app = app
-        self._authorization = None
+        self._app, self._authorization = app, b""
         if token is not None:
             if not (header := bearer(token)):
                 raise ConfigError("token must not be empty")
@@ -114,14 +103,12 @@ class _Door:
         from starlette.responses import PlainTextResponse
 
         headers, app = dict(scope.get("headers", ())), self._app
+        given = headers.get(b"authorization", b"") if self._authorization else b""
         if b"origin" in headers:
             app = PlainTextResponse("web pages cannot play here", 403)
-        elif scope["type"] != "lifespan" and not self._knows(headers.get(b"authorization", b"")):
+        elif scope["type"] != "lifespan" and not secrets.compare_digest(given, self._authorization):
             app = PlainTextResponse("send the token of this server: Authorization: Bearer TOKEN", 401)
         await app(scope, receive, send)
-
-    def _knows(self, authorization: bytes) -> bool:
-        return self._authorization is None or secrets.compare_digest(authorization, self._authorization)
 
 
 def _classes(env_id: str, kwargs: dict[str, Any]) -> tuple[type[Any], type[Any], type[Any]]:

@@ -18,6 +18,7 @@ from gymnasium.utils.env_checker import check_env
 from support.java import HAS_JAVA
 
 from gym_trl import GymSpec
+from gym_trl.envs.external.java import JavaObject
 from gym_trl.errors import ActionTypeError, ConfigError, InfrastructureError, MissingDependencyError
 from gym_trl.types import Policy
 from gym_trl.wrappers import Opponent, Seats
@@ -77,7 +78,6 @@ class Case(NamedTuple):
         return 2 if self.name in ("OpenSpiel", "PettingZoo") else self.arguments.get("players", 1)
 
 
-MATE = ["e2e4", "e7e5", "d1h5", "b8c6", "F1C4", "g8f6", "h5f7"]
 TO_THE_INTERPRETER = ("quit", "RESTART", "save", "", "  ", "a" * 500, "\x00", "\\p,I", "look \\q")
 CASES = {
     "OpenSpiel": Case(
@@ -91,9 +91,6 @@ CASES = {
     "PettingZoo": Case(
         "pettingzoo", "PettingZoo", {"game": "classic/tictactoe-v3"}, ["4", "nine", *"01235678"],
         "03142", (1.0, -1.0), ["9", "-1", "middle", "", "1.0"],
-    ),
-    "PettingZoo's chess": Case(
-        "pettingzoo", "PettingZoo", {"game": "classic/chess-v6"}, ["e2e4", "e2e4", "d7d6"], MATE, (1.0, -1.0), ["e4"]
     ),
     "reasoning-gym": Case("reasoning_gym", "ReasoningGym", {"dataset": "leg_counting"}, ["12"], answer, (1.0,)),
     "reasoning-gym's Sokoban": Case("reasoning_gym", "ReasoningGym", {"dataset": "sokoban"}, ["LRUD"]),
@@ -125,12 +122,13 @@ _made: list[Any] = []
 
 
 @pytest.fixture(scope="module", autouse=True)
-def a_virtual_machine_stays() -> Iterator[None]:
-    """Keep one from game to game, because starting it takes seconds."""
-    kept = gym.make("External/ScienceWorld-v0", task="boil") if find_spec("scienceworld") and HAS_JAVA else None
+def no_virtual_machine_stays() -> Iterator[None]:
     yield
-    if kept is not None:
-        kept.close()
+    while JavaObject.machines:
+        _, gateway = JavaObject.machines.popitem()
+        gateway.shutdown()
+        gateway.java_process.kill()
+        gateway.java_process.wait()
 
 
 @pytest.fixture(params=CASES)
@@ -203,7 +201,7 @@ def test_an_episode_follows_from_its_seed_and_leaves_the_global_generators(case:
     assert (random.random(), np.random.random()) == (random.Random(11).random(), np.random.RandomState(11).rand())
     assert episode(case, seed=3, before=scramble) == first
     others = {str(episode(case, seed=seed)) for seed in range(4)}
-    alike = case.name == "TextWorld" or "tictactoe" in str(case).lower() or "chess" in str(case)
+    alike = case.name == "TextWorld" or "tictactoe" in str(case).lower()
     assert (len(others) == 1) == alike  # one game
 
 
@@ -278,11 +276,9 @@ def test_what_is_not_installed_is_named_with_its_extra(name: str, monkeypatch: p
 
 @pytest.mark.parametrize("case", ["ScienceWorld"], indirect=True)
 def test_a_virtual_machine_that_was_killed_is_said_and_the_next_one_starts(case: Case) -> None:
-    from gym_trl.envs.external.java import JavaObject
-
     env = make(case)
     env.reset(seed=0)
-    for gateway, _ in JavaObject.machines.values():
+    for gateway in JavaObject.machines.values():
         gateway.java_process.kill()
         gateway.java_process.wait()
     with pytest.raises(InfrastructureError):
@@ -292,15 +288,10 @@ def test_a_virtual_machine_that_was_killed_is_said_and_the_next_one_starts(case:
 
 
 @pytest.mark.parametrize("case", ["TextWorld"], indirect=True)
-def test_a_game_without_metadata_is_paid_by_its_own_words_and_names_no_state(case: Case, tmp_path: Path) -> None:
+def test_a_game_without_metadata_names_no_state_and_declares_no_success(case: Case, tmp_path: Path) -> None:
     known, alone = make(case), make(case, path=shutil.copy(case.arguments["path"], tmp_path / "alone.z8"))
     for env in (known, alone):
-        policy, paid, over, info = walkthrough(known), [], False, dict[str, Any]()
-        observation, _ = env.reset(seed=0)
-        while not over:
-            observation, reward, over, _, info = env.step(policy(observation))
-            paid.append(reward)
-        assert (sum(paid), info["success"]) == (pytest.approx(1.0), True)
-    assert paid == [0.0] * (len(paid) - 1) + [1.0]
+        env.reset(seed=0)
     assert isinstance(known.unwrapped.state_key, tuple)
     assert not hasattr(alone.unwrapped, "state_key")
+    assert "success" not in alone.step("look")[4]
