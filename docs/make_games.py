@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium as gym
 
 import gym_trl
-from gym_trl.evaluation.play import optimum
+from gym_trl.wrappers.traits import optimal_success
 
 PAGE = Path(__file__).parent / "games.md"
 HEAD = """# Games
@@ -33,7 +33,7 @@ def row(env_id: str) -> str:
     """Return a game's line of the table."""
     presets: list[str | None] = list(made(env_id, None).presets) or [None]
     envs = [made(env_id, difficulty) for difficulty in presets]
-    bests = [optimum(env).success for env in envs]
+    bests = [optimal_success(env) for env in envs]
     cells = [
         f"`{env_id}`",
         " ".join((inspect.getdoc(type(envs[0])) or "").split("\n\n")[0].split()).replace("``", "`"),
