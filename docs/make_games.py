@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium as gym
 
 import gym_trl
-from gym_trl.evaluation.play import optimum
+from gym_trl.wrappers.base import attribute_of
 
 PAGE = Path(__file__).parent / "games.md"
 HEAD = """# Games
@@ -33,7 +33,7 @@ def row(env_id: str) -> str:
     """Return a game's line of the table."""
     presets: list[str | None] = list(made(env_id, None).presets) or [None]
     envs = [made(env_id, difficulty) for difficulty in presets]
-    bests = [optimum(env).success for env in envs]
+    bests = [attribute_of(env, "optimal_success") for env in envs]
     cells = [
         f"`{env_id}`",
         " ".join((inspect.getdoc(type(envs[0])) or "").split("\n\n")[0].split()).replace("``", "`"),

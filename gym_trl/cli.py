@@ -345,8 +345,7 @@ def list_envs(env: str | None = None, *, env_kwargs: dict[str, Any] | None = Non
 
     from gym_trl.registration import env_parameters, find_maker, is_ours, load_plugins, make_env
     from gym_trl.wrappers.as_text import as_text
-    from gym_trl.wrappers.inner import instructions_of
-    from gym_trl.wrappers.traits import attribute_of, solver_of, traits
+    from gym_trl.wrappers.base import attribute_of, instructions_of
 
     if env is None:
         installed = load_plugins()
@@ -355,7 +354,7 @@ def list_envs(env: str | None = None, *, env_kwargs: dict[str, Any] | None = Non
             say(f"{one:<{max(map(len, ids))}}  {_first_sentence(one)}")
         return
     made = as_text(make_env(env, **(env_kwargs or {})))
-    facts = traits(made)
+    tasks = attribute_of(made, "num_instances")
     arguments = env_parameters(find_maker(env)).values()
     shown = [one.name if one.default is one.empty else f"{one.name}={one.default!r}" for one in arguments]
     presets = getattr(made.unwrapped, "presets", {}).items()
@@ -364,10 +363,10 @@ def list_envs(env: str | None = None, *, env_kwargs: dict[str, Any] | None = Non
         **{name: ", ".join(f"{key}={value!r}" for key, value in preset.items()) for name, preset in presets},
         "observations": made.unwrapped.observation_space,
         "actions": made.unwrapped.action_space,
-        "seats": facts.num_seats,
-        "tasks": "not counted" if facts.num_instances is None else facts.num_instances,
+        "seats": attribute_of(made, "num_seats", 1),
+        "tasks": "not counted" if tasks is None else tasks,
         "optimum": attribute_of(made, "optimal_success", "unknown"),
-        "solver": "yes" if solver_of(made) else "no",
+        "solver": "yes" if attribute_of(made, "solver") else "no",
     }
     observation, _ = made.reset(seed=0)
     say(f"{_first_sentence(env)}\n\n" + "\n".join(f"{name:<13} {value}" for name, value in rows.items()))

@@ -102,6 +102,8 @@ class Evaluation:
     scores: Sequence[Score]
     against: str | None = None
     """Who played the other seats."""
+    folder: Path | None = None
+    """Folder of the records, for ``gym_trl.show``."""
 
     def compared(self) -> list[tuple[Score, str, Interval]]:
         """Return each score but the first, what was compared, and how much more the first one reaches."""
@@ -225,7 +227,8 @@ def evaluate(
         provide = partial(_blind_player, base, seed) if who == "blind" else partial(player, who, base)
         scores.append(_Row(label, base, {"seed": seed}, file).score(plan, known, provide))
     declares = any(one.declares_success for one in scores)
-    return Evaluation([replace(one, declares=declares) for one in scores], None if against is None else _label(against))
+    scores = [replace(one, declares=declares) for one in scores]
+    return Evaluation(scores, against and _label(against), None if out is None else Path(out))
 
 
 class _Play(NamedTuple):

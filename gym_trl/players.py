@@ -42,8 +42,8 @@ from gym_trl.types import (
     TokenIds,
     UnfinishedResponse,
 )
+from gym_trl.wrappers.base import attribute_of
 from gym_trl.wrappers.parse_action import action_writer
-from gym_trl.wrappers.traits import solver_of
 
 Act: TypeAlias = Callable[[str, Mapping[str, Any]], str]
 """Function from an observation and its ``info`` to an action."""
@@ -371,7 +371,7 @@ def solve(env: TextEnvironment, seed: int) -> Act:
     Raises:
         ConfigError: It has none.
     """
-    if solver_of(env) is None:
+    if attribute_of(env, "solver") is None:
         raise ConfigError(f"{env.unwrapped} has no method solver, which makes a policy from text to an action")
     return solver_play(env, seed)
 

@@ -18,7 +18,7 @@ from gym_trl.play import History
 from gym_trl.random_play import plays_characters, random_play, solver_play
 from gym_trl.registration import GAMES, EnvSource, env_name, find_maker, is_registered
 from gym_trl.types import Message, Task
-from gym_trl.wrappers.traits import solver_of
+from gym_trl.wrappers.base import attribute_of
 
 FILE = "gym_trl.json"
 """Name of the file that is saved beside a model."""
@@ -185,7 +185,7 @@ class Setting:
         try:
             for number, task in enumerate(self.tasks(_EPISODES, split="train")):
                 observation, info = env.reset(seed=task.seed, options=dict(task.options) or None)
-                solves = solver_of(env) is not None and (number % 2 == 1 or plays_characters(env, info))
+                solves = attribute_of(env, "solver") is not None and (number % 2 == 1 or plays_characters(env, info))
                 if plays_characters(env, info) and not solves:
                     return set()
                 act = solver_play(env) if solves else random_play(env, task.seed)

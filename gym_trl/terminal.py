@@ -49,12 +49,11 @@ def play(
     from gym_trl.registration import make_env
     from gym_trl.wrappers import Opponent
     from gym_trl.wrappers.as_text import as_text
+    from gym_trl.wrappers.base import attribute_of, instructions_of
     from gym_trl.wrappers.declare_success import declare_success
-    from gym_trl.wrappers.inner import instructions_of
-    from gym_trl.wrappers.traits import traits
 
     made = as_text(declare_success(make_env(env, **(env_kwargs or {}))))
-    if traits(made).num_seats > 1:
+    if attribute_of(made, "num_seats", 1) > 1:
         made = Opponent(made, against, seat=None)
     with suppress(ImportError):
         import readline  # noqa: F401 -- arrow keys, on systems that have it
@@ -84,14 +83,14 @@ def play(
 
 def _hint(env: Any, seen: list[str]) -> str:
     """Return the solver's action after these observations; it may not know how to go on from what it did not play."""
-    from gym_trl.wrappers.traits import solver_of
+    from gym_trl.wrappers.base import attribute_of
 
-    if (make := solver_of(env)) is None:
+    if (make := attribute_of(env, "solver")) is None:
         return "there is none"
     for observations in (seen, seen[-1:]):
         with suppress(Exception):
             policy = make()
-            return [policy(observation) for observation in observations][-1]
+            return str([policy(observation) for observation in observations][-1])
     return "it cannot go on from here"
 
 

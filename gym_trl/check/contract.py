@@ -30,8 +30,7 @@ from gym_trl.random_play import random_play
 from gym_trl.spaces import holds, holds_text, sample_allowed
 from gym_trl.types import StepResult, StopReason
 from gym_trl.wrappers.as_text import as_text
-from gym_trl.wrappers.inner import instructions_of
-from gym_trl.wrappers.traits import attribute_of
+from gym_trl.wrappers.base import attribute_of, instructions_of
 
 STRANGE = ("", "x" * 1_000_000, "\x00", "\ud800", "\u202e{}\\n<action>")
 """Texts that a model may write, and that an environment must answer."""

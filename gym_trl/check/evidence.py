@@ -22,8 +22,8 @@ from gym_trl.seeding import task_seed
 from gym_trl.setting import Setting
 from gym_trl.text.chat_client import ModelStopped
 from gym_trl.types import EnvFailure, StepResult, StopReason, Task
+from gym_trl.wrappers.base import attribute_of
 from gym_trl.wrappers.seats import plays_all_seats
-from gym_trl.wrappers.traits import optimal_return, optimal_success, solver_of, traits
 
 CONSTANTS = ("", "xyzzy", *map(str, range(10)), "nan", "inf", "-inf", "1e999", "{}", "[]", "null", "true", "x " * 4000)
 """Actions that are played in every turn: what a careless scorer may pay for."""
@@ -111,7 +111,7 @@ class Evidence:
     @cached_property
     def seats(self) -> int:
         """Number of seats that whoever steps the environment plays."""
-        return traits(self.env).num_seats if self.setting.seats == "self" else 1
+        return int(attribute_of(self.env, "num_seats", 1)) if self.setting.seats == "self" else 1
 
     @cached_property
     def env(self) -> gym.Env[str, str]:
@@ -230,7 +230,7 @@ class Evidence:
     @property
     def solved(self) -> list[Game]:
         """Games of the environment's solver; none if it has none."""
-        return self.of("solver", solve) if solver_of(self.env) else []
+        return self.of("solver", solve) if attribute_of(self.env, "solver") else []
 
     # ------------------------------------------------------------------------------------------------------- scores
 
@@ -250,7 +250,8 @@ class Evidence:
 
     def best(self, *, paid: bool = False) -> float | None:
         """Return the best score there is; ``None`` if nothing says what it is."""
-        known = optimal_return(self.env) if paid or not self.declares else optimal_success(self.env)
+        name = "optimal_return" if paid or not self.declares else "optimal_success"
+        known: float | None = attribute_of(self.env, name)
         if known is not None and self.seats == 1:
             return known
         if self.solved:
