@@ -18,7 +18,6 @@ from gym_trl.errors import ConfigError
 from gym_trl.setting import Setting
 from gym_trl.spaces import AnyText
 from gym_trl.testing import check_text_env, tiny_model, tiny_tokenizer
-from gym_trl.types import Task
 from gym_trl.wrappers import Opponent
 
 QUICK: dict[str, Any] = {"episodes": 20, "seconds": 60.0}
@@ -106,12 +105,12 @@ def test_a_scorer_that_pays_for_nan_is_found() -> None:
 
 
 def test_the_report_has_numbers_with_intervals_a_prompt_and_the_next_command() -> None:
-    report = report_on("TrlEnv/GuessNumber-v0", env_kwargs={"high": 4, "turns": 2}, seed=3)
+    report = report_on("TrlEnv/GuessNumber-v0", env_kwargs={"high": 4, "turns": 3}, seed=3)
     success = report.numbers["solver"]["success"]
     assert success.low < success.mean == 1.0
     assert report.numbers["blind"]["success"].mean >= report.numbers["random"]["success"].low
-    assert report.prompt.endswith("Guess 1 to 4 in 2 tries.")
-    assert report.next == "gym-trl train TrlEnv/GuessNumber-v0"
+    assert report.prompt.endswith("Guess 1 to 4 in 3 tries.")
+    assert report.next.startswith("gym-trl train TrlEnv/GuessNumber-v0")
     assert json.loads(report.json())["numbers"]["solver"]["success"][0] == 1.0
 
 
@@ -136,7 +135,7 @@ def test_it_plays_as_a_training_does() -> None:
     assert report_on(Higher, turn_limit=1, only=["end"]).numbers["most turns"] == 1
     assert "success" not in report_on("CliffWalking-v1", turn_limit=5, only=["rules"]).numbers["random"]
     assert "success" in report_on("CliffWalking-v1", turn_limit=5, success=-4.0, only=["rules"]).numbers["random"]
-    assert report_on(Higher, instructions="", only=["rules"]).prompt.startswith("Put your action between")
+    assert report_on(Higher, instructions="Play well.", only=["rules"]).prompt.startswith("Play well.")
 
 
 def test_seats_are_played_against_random_play_or_by_an_opponent() -> None:
@@ -178,7 +177,7 @@ class Dial(gym.Env[str, str]):
 
     observation_space = action_space = AnyText()
     instructions = "Dial the number."
-    number = ["2", "7", "2", "7"]
+    number = ("2", "7", "2", "7")
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -248,9 +247,3 @@ def test_a_pretrained_model_is_looked_at(pretrained: Path) -> None:
     report = report_on("TrlEnv/GuessNumber-v0", model=str(pretrained), max_tokens_per_turn=16, only=["model"])
     assert "<|im_start|>user" in report.prompt
     assert not report.failed
-
-
-def test_a_task_names_the_environment() -> None:
-    [game] = best_blind(Setting(Higher), episodes=1, seconds=1.0).games
-    assert isinstance(game.task, Task)
-    assert game.task.env_id == "support.sound_text:Higher"

@@ -93,7 +93,7 @@ def check(
     if unknown := [name for name in only if name not in all_checks]:
         raise ConfigError(f"only: there is no check {unknown[0]!r}; there are {', '.join(all_checks)}")
     names = [name for name in all_checks if name in (only or all_checks) and (name != "model" or model is not None)]
-    if isinstance(model, str | Path) and model != "tiny" and text_policy(model) is None:
+    if isinstance(model, str | Path) and model != "tiny" and text_policy(str(model)) is None:
         find_model(model)
     sources = list(env) if isinstance(env, Sequence) and not isinstance(env, str) else [env]
     reports = []
