@@ -19,6 +19,7 @@ import gymnasium as gym
 import numpy as np
 import psutil
 import pytest
+from support.failing_env import EXCEPTIONS, MALFORMED, FailingEnv
 
 from gym_trl.bases import run
 from gym_trl.errors import ConfigError, MissingDependencyError, caused_by_model, described
@@ -30,7 +31,6 @@ from gym_trl.executors.protocol import EnvPool, Result
 from gym_trl.play import Limits
 from gym_trl.rollout import rollout
 from gym_trl.testing import ByteChat, FaultyEngine, FaultyEnv, ScriptedEngine
-from gym_trl.testing.faults import EXCEPTIONS, MALFORMED, FailingEnv
 from gym_trl.types import EnvFailure, StepResult, StopReason, Task
 
 on_ray = [pytest.mark.ray, pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")]
