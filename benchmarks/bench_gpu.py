@@ -449,9 +449,9 @@ def main() -> None:
 
 
 def _found(model: str) -> str:
-    from gym_trl.policies.model import find_model
+    from gym_trl.players import find_model
 
-    return find_model(model)
+    return str(find_model(model))
 
 
 def published_sections(name: str) -> dict[str, Any]:

@@ -42,8 +42,8 @@ from report import (
 )
 
 from gym_trl.cli.flags import words_of
-from gym_trl.evaluation.estimates import Estimate, share_estimate
-from gym_trl.policies.weights import bfloat16_is_fast
+from gym_trl.intervals import Interval, interval
+from gym_trl.players import fast_dtype
 from gym_trl.records.files import read_records
 from gym_trl.records.json_lines import read_json_lines
 from gym_trl.testing import pretrained_folder
@@ -82,7 +82,7 @@ class Lesson:
         return self.env_id.removeprefix("TrlEnv/").removesuffix("-v0")
 
 
-DTYPE = "bfloat16" if bfloat16_is_fast(print) else "float32"
+DTYPE = fast_dtype()
 WARM_START: Mapping[str, Any] = {"lora": 16, "dtype": DTYPE, "episodes": 256, "steps": 16}
 TRAIN: Mapping[str, Any] = {
     "dtype": DTYPE,
@@ -380,10 +380,10 @@ def with_intervals(results: Sequence[Learnt]) -> list[list[str]]:
     return rows
 
 
-def estimate(rate: float) -> Estimate:
+def estimate(rate: float) -> Interval:
     """Return a success rate of the evaluation episodes, each of which has a task of its own, with its interval."""
     solved = round(rate * EVALUATION)
-    return share_estimate([[number < solved] for number in range(EVALUATION)])
+    return interval([[float(number < solved)] for number in range(EVALUATION)], share=True)
 
 
 def learn_all(add: Callable[[Learnt], None]) -> list[str]:

@@ -311,7 +311,7 @@ def read(name: str, words: Sequence[str]) -> dict[str, Any] | None:
     parser.add_argument("--config", action="config")
     parser.add_function_arguments(function, as_group=False, as_positional=False)
     try:
-        arguments = vars(parser.instantiate(parser.parse_args(given)))
+        arguments = vars(parser.parse_args(given))
     except argparse.ArgumentError as error:
         raise ConfigError(_explained(str(error), flags)) from error
     except SystemExit:  # after the configuration was printed
@@ -324,6 +324,8 @@ def _explained(said: str, flags: Sequence[Flag]) -> str:
     """Return an error of the parser in a line, with the flag as it is written."""
     if missing := re.search(r"arguments are required: (\w+)", said):
         return f"{missing[1].upper()} must be given"
+    if unknown := re.search(r"Option '(\w+)' is not accepted", said):  # in a file
+        return f"there is no flag {unknown[1]}{did_you_mean(unknown[1], [one.name for one in flags])}"
     key, value = re.search(r'Parser key "(\w+)', said), re.findall(r"(?:Given value|Got value): (.*)", said)
     flag = next((one for one in flags if key and one.name == key[1]), None)
     return f"--{flag.name} must be {flag.expected}, got {value[-1]}" if flag and value else said

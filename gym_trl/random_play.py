@@ -10,17 +10,12 @@ from gymnasium import spaces
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.seeding import derive_seed
 from gym_trl.spaces import AnyText, holds_text
-from gym_trl.text.samples import holds_numbers, ranges_in, sampler
-from gym_trl.types import Policy
+from gym_trl.text.samples import holds_numbers, sampler
 from gym_trl.wrappers.admissible_actions import listed_actions
-from gym_trl.wrappers.base import TextWrapper, attribute_of, instructions_of, layer_of
+from gym_trl.wrappers.base import attribute_of, instructions_of
 
 Actor: TypeAlias = Callable[[str, Mapping[str, Any]], str]
 """Function from an observation and its ``info`` to an action."""
-
-
-RANDOM_PLAY = "random play"
-"""Description of random play of an environment that says which actions there are."""
 
 
 def random_play(env: TextEnvironment, seed: int) -> Actor:
@@ -34,7 +29,7 @@ def random_play(env: TextEnvironment, seed: int) -> Actor:
     True
 
     It is the environment's own ``random_policy``. Without one, it samples from the actions that ``info`` lists, and
-    without a list from the action space: see ``sampler`` for texts. ``description_of`` says which of them it is.
+    without a list from the action space: see ``sampler`` for texts.
 
     Args:
         env: Environment that was reset.
@@ -42,7 +37,7 @@ def random_play(env: TextEnvironment, seed: int) -> Actor:
             the policy draws could be those from which the environment drew its secret.
     """
     derived = derive_seed(seed, "random play")
-    if (make := own_random_policy(env)) is not None:
+    if (make := attribute_of(env, "random_policy")) is not None:
         own = make(derived)
         return lambda observation, info: own(observation)
     rng, draw = random.Random(derived), sampler(played_space(env), derived)
@@ -85,51 +80,6 @@ def played_space(env: TextEnvironment) -> spaces.Space[Any]:
     return inner.action_space
 
 
-def own_random_policy(env: TextEnvironment) -> Callable[[int], Policy] | None:
-    """Return an environment's ``random_policy``; ``None`` if it has none.
-
-    >>> import gymnasium as gym
-    >>> own_random_policy(gym.make("TrlEnv/Echo-v0")) is None, own_random_policy(gym.make("CartPole-v1")) is None
-    (False, True)
-    """
-    make: Callable[[int], Policy] | None = attribute_of(env, "random_policy")
-    return make
-
-
-def random_policy(env: TextEnvironment, seed: int) -> Policy:
-    """Return random play as a policy that reads observations only; listed actions are those of the last ``info``.
-
-    >>> import gymnasium as gym
-    >>> env = gym.make("TrlEnv/GuessNumber-v0", high=8)
-    >>> observation, _ = env.reset(seed=0)
-    >>> 1 <= int(random_policy(env, 0)(observation)) <= 8
-    True
-    """
-    act = random_play(env, seed)
-    last_layer = layer_of(env, TextWrapper)
-    return lambda observation: act(observation, (last_layer and last_layer.last_info) or {})
-
-
-def description_of(env: TextEnvironment, observation: str, info: Mapping[str, Any]) -> str:
-    """Return a description of random play, from the beginning of an episode.
-
-    >>> from gym_trl.envs.echo import Echo
-    >>> env = Echo()
-    >>> description_of(env, *env.reset(seed=0))
-    'random play'
-    """
-    if own_random_policy(env) is not None or listed_actions(env, info):
-        return RANDOM_PLAY
-    if plays_characters(env, info):
-        kind = "characters"
-    elif holds_numbers(played_space(env)):
-        named = ranges_in([instructions_of(env), observation], played_space(env))
-        kind = f"numbers from {named[0][0]} to {named[0][-1]}" if named else "numbers, mostly short ones"
-    else:
-        return RANDOM_PLAY
-    return f"random {kind} (define random_policy for random play)"
-
-
 def plays_characters(env: TextEnvironment, info: Mapping[str, Any]) -> bool:
     """Return whether random play draws any characters, because nothing says which texts are actions.
 
@@ -137,6 +87,6 @@ def plays_characters(env: TextEnvironment, info: Mapping[str, Any]) -> bool:
     >>> plays_characters(Echo(), {})
     False
     """
-    listed = own_random_policy(env) is not None or listed_actions(env, info)
+    listed = attribute_of(env, "random_policy") is not None or listed_actions(env, info)
     space = played_space(env)
     return not listed and holds_text(space) and not holds_numbers(space)

@@ -161,6 +161,10 @@ class Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         if not self._writes:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
+        if start.path is None:  # also after a kill before the first checkpoint
+            self.summary = {}
+            for name in (METRICS, ROLLOUTS):
+                (self.folder / name).unlink(missing_ok=True)
         written = {"version": 2, "options": config, "setting": self.setting.as_dict(), "versions": _versions()}
         write_json(self.folder / CONFIG, written)
         self.summary |= {"steps": start.step, "interrupted": True}
@@ -264,6 +268,7 @@ class Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
             told = torch.tensor(float(asked), device=self.trainer.accelerator.device)
             asked = bool(self.trainer.accelerator.reduce(told, "sum") > 0)
         if asked:
+            self._asked = self._asked or time.monotonic()  # also where the signal came to another process
             control.should_training_stop = control.should_save = True
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **_: Any) -> None:

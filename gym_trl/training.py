@@ -22,7 +22,6 @@ from gym_trl.grpo.generation_check import check_generation
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.trl_versions import settings_of_trl
 from gym_trl.players import PRETRAINED, fast_dtype, find_model, load_model
-from gym_trl.records import ROLLOUTS
 from gym_trl.registration import did_you_mean
 from gym_trl.setting import LONG_ANSWER, Options, Setting
 from gym_trl.warm_start import check_source
@@ -523,7 +522,7 @@ def last_checkpoint(folder: Path) -> Checkpoint:
 
 
 def _new_folder(out: Path | None, env: str) -> Path:
-    """Return the folder of a new run, without what a run has left that never came to a checkpoint.
+    """Return the folder of a new run; what a run has left that never came to a checkpoint may be in it.
 
     Raises:
         ConfigError: There is a run, or something else; or several processes would each have one.
@@ -540,8 +539,6 @@ def _new_folder(out: Path | None, env: str) -> Path:
         raise ConfigError(f"out={str(folder)!r} is not the folder of a run: choose another")
     if (folder / "model").exists() or last_checkpoint(folder).path is not None:
         raise ConfigError(f"{folder} has a run: go on with --resume {folder}, or choose another --out")
-    for name in (METRICS, ROLLOUTS, SUMMARY):
-        (folder / name).unlink(missing_ok=True)
     return folder
 
 

@@ -17,10 +17,10 @@ from transformers.trainer_utils import get_last_checkpoint
 from trl import GRPOConfig
 
 from gym_trl import GymGRPOTrainer, GymSpec
-from gym_trl.policies.weights import bfloat16_is_fast
+from gym_trl.players import fast_dtype
+from gym_trl.recording import RecordRun
 from gym_trl.records import read_records
 from gym_trl.testing import tiny_model, tiny_tokenizer
-from gym_trl.training import RecordRun
 
 parser = argparse.ArgumentParser(description="Learn Kuhn poker by self-play.")
 parser.add_argument("--steps", type=int, default=1500, help="number of steps")
@@ -84,7 +84,7 @@ trainer = GymGRPOTrainer(
         entropy_coef=1.0,
         gradient_checkpointing=not tiny,
         use_cpu=tiny,
-        bf16=not tiny and bfloat16_is_fast(print),
+        bf16=not tiny and fast_dtype() == "bfloat16",
         save_steps=max(1, args.steps // 10),
         save_total_limit=2,
         logging_steps=max(1, args.steps // 50),

@@ -24,9 +24,9 @@ from transformers.trainer_utils import get_last_checkpoint
 from trl import GRPOConfig
 
 from gym_trl import GymGRPOTrainer, GymSpec
-from gym_trl.policies.weights import bfloat16_is_fast
+from gym_trl.players import fast_dtype
+from gym_trl.recording import RecordRun
 from gym_trl.testing import tiny_model, tiny_tokenizer
-from gym_trl.training import RecordRun
 
 
 class Warmer(gym.Env[Any, Any]):
@@ -95,7 +95,7 @@ if __name__ == "__main__":  # so that gym-trl check can import the file
             entropy_coef=0.02 if tiny else 0.0,  # without it the tiny model would soon stop trying
             gradient_checkpointing=not tiny,
             use_cpu=tiny,
-            bf16=not tiny and bfloat16_is_fast(print),
+            bf16=not tiny and fast_dtype() == "bfloat16",
             save_steps=max(1, args.steps // 4),
             save_total_limit=2,
             logging_steps=max(1, args.steps // 50),

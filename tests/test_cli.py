@@ -10,7 +10,7 @@ import pytest
 from support.viewer_runs import played, write_run
 
 from gym_trl.cli import COMMANDS, main, read
-from gym_trl.records import ROLLOUTS, append, record_of
+from gym_trl.records import ROLLOUTS, append, record_of, to_json
 from gym_trl.viewer import page
 
 
@@ -128,8 +128,9 @@ def test_a_configuration_that_is_printed_does_the_same(tmp_path: Path, capsys: p
     assert ran(capsys, "list", "--config", str(file)) == ran(capsys, "list", *words)
     assert "Guess 1 to 8" in ran(capsys, "list", "--config", str(file))[1]
     assert "Guess 1 to 9" in ran(capsys, "list", "--config", str(file), "--env_kwargs", "high=9")[1]
-    file.write_text(f"{printed}\nhigh: 8\n")
-    assert ran(capsys, "list", "--config", str(file))[0] == 2
+    file.write_text(f"{printed}\nenv_kwarg: 8\n")
+    status, _, err = ran(capsys, "list", "--config", str(file))
+    assert (status, "did you mean 'env_kwargs'" in err) == (2, True)
 
 
 @pytest.mark.parametrize("name", ["check", "train", "eval"])
@@ -141,7 +142,7 @@ def test_flags_are_read_from_the_file_that_they_print(
     _, printed, _ = ran(capsys, name, *words, "--print_config")
     file = tmp_path / "flags.yaml"
     file.write_text(printed)
-    assert read(name, ["--config", str(file)]) == read(name, words)
+    assert to_json(read(name, ["--config", str(file)])) == to_json(read(name, words))
     assert (read(name, words) or {})["chat_template_kwargs"] == {"enable_thinking": False}
 
 

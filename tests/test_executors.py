@@ -19,6 +19,7 @@ import gymnasium as gym
 import numpy as np
 import psutil
 import pytest
+from support.failing_env import EXCEPTIONS, MALFORMED, FailingEnv
 
 from gym_trl import bases
 from gym_trl.bases import run
@@ -31,7 +32,6 @@ from gym_trl.executors.protocol import EnvPool, Result
 from gym_trl.play import Limits
 from gym_trl.rollout import rollout
 from gym_trl.testing import ByteChat, FaultyEngine, FaultyEnv, ScriptedEngine
-from gym_trl.testing.faults import EXCEPTIONS, MALFORMED, FailingEnv
 from gym_trl.types import EnvFailure, StepResult, StopReason, Task, UnfinishedResponse
 
 elsewhere = pytest.mark.processes

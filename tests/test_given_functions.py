@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from hypothesis import given, strategies as st
+from support.failing_env import EXCEPTIONS, MALFORMED, FailingEnv
 from support.lanes import examples
 
 import gym_trl
@@ -17,7 +18,6 @@ from gym_trl.envspec import EnvSpec
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation import evaluate
 from gym_trl.executors.make import ExecutorConfig
-from gym_trl.testing.faults import EXCEPTIONS, MALFORMED, FailingEnv
 
 assert gym_trl
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
+from support.failing_env import EXCEPTIONS, FailingEnv
 
 from gym_trl.bases import run
 from gym_trl.envspec import EnvSpec
@@ -37,7 +38,6 @@ from gym_trl.random_play import random_play
 from gym_trl.registration import make_env
 from gym_trl.rollout import rollout
 from gym_trl.testing import ByteChat, ScriptedEngine
-from gym_trl.testing.faults import EXCEPTIONS, FailingEnv
 from gym_trl.types import StopReason, Task
 from gym_trl.wrappers import ParseAction, StepPenalty, TurnLimit
 from gym_trl.wrappers.state_key import StateKey
@@ -254,7 +254,7 @@ def test_the_place_of_an_exception_is_the_last_line_of_the_users_own_code():
 # ---------------------------------------------------------------------------------------------------------------------
 
 ATTRIBUTES = ["instructions", "action_space", "observation_space", "declares_success"]
-NAME = "gym_trl.testing.faults:FailingEnv"
+NAME = "support.failing_env:FailingEnv"
 
 
 def blamed(place: str, failure: str) -> StopReason | None:

@@ -1,19 +1,14 @@
-"""Checks of what a training relies on: the interface, repeatable episodes, readable text, ends, and seats."""
+"""Checks of what a training relies on: the interface, readable text, rules, ends, and seats."""
 
 import math
-import os
 import pickle
-import random
 import re
-import subprocess
-import sys
 import threading
 import time
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +18,7 @@ import numpy as np
 from gymnasium.utils.env_checker import check_env
 from gymnasium.utils.passive_env_checker import env_step_passive_checker
 
-from gym_trl.check.evidence import COLUMNS, MOST_TURNS, Evidence, NotPlayedError, error_of, repeating, shown, steps_of
+from gym_trl.check.evidence import MOST_TURNS, Evidence, NotPlayedError, error_of, repeating, steps_of
 from gym_trl.errors import ConfigError, NotTextError, described
 from gym_trl.players import Game
 from gym_trl.random_play import random_play
@@ -66,19 +61,22 @@ def interface(it: Evidence) -> Iterator[Finding]:
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         found = list(_steps(env))
-        yield from found
         if not found and "action_mask" not in env.reset(seed=0)[1]:  # else it draws actions that a mask forbids
-            try:
-                check_env(it.bare().unwrapped, skip_render_check=True)
-            except Exception as raised:
-                text = described(raised)
-                strange = holds_text(env.action_space) and not isinstance(raised, AssertionError)
-                if not strange and "not equivalent" not in text:  # "invalid actions" and "repeats" know more
-                    yield error(f"Gymnasium's check_env raised {text:.200}", "follow the message")
+            found += _by_gymnasium(it.bare().unwrapped)
+    yield from found
     texts = [re.sub(r"\x1b\[[0-9;]*m", "", str(one.message)) for one in heard]
     known = re.compile("normalized space|infinity|terminated|NaN|reward")  # matters of taste, and what is said above
     for text in dict.fromkeys(text for text in texts if not known.search(text)):
         yield warning(f"Gymnasium: {text:.200}", "follow the warning")
+
+
+def _by_gymnasium(env: gym.Env[Any, Any]) -> Iterator[Finding]:
+    try:
+        check_env(env, skip_render_check=True)
+    except Exception as raised:
+        strange = holds_text(env.action_space) and not isinstance(raised, AssertionError)
+        if not strange and "not equivalent" not in str(raised):  # "invalid actions" and "repeats" know more
+            yield error(f"Gymnasium's check_env raised {described(raised):.200}", "follow the message")
 
 
 def _steps(env: gym.Env[Any, Any]) -> Iterator[Finding]:
@@ -98,25 +96,17 @@ def _steps(env: gym.Env[Any, Any]) -> Iterator[Finding]:
             if not _shows(env, observation):
                 yield error(f"reset gave {_outside(env, observation)}", "correct the space")
                 break
-        action = (
-            random_play(env, turn)(observation, info)
-            if text
-            else sample_allowed(env.action_space, info.get("action_mask"))
-        )
+        mask = info.get("action_mask")
+        action = random_play(env, turn)(observation, info) if text else sample_allowed(env.action_space, mask)
         try:
             observation, reward, terminated, truncated, info = env_step_passive_checker(env, action)
         except Exception as raised:
             if not text or isinstance(raised, AssertionError):  # else "invalid actions" finds out what it cannot take
                 yield error(f"step({action!r:.20}) raised {described(raised):.160}", "follow the message")
             break
-        flags = {
-            "terminated": terminated,
-            "truncated": truncated,
-            **{n: info.get(n) for n in ("success", "action_valid")},
-        }
-        wrong = [
-            f"{name} = {value!r:.40}" for name, value in flags.items() if not isinstance(value, bool | np.bool_ | None)
-        ]
+        flags = {"terminated": terminated, "truncated": truncated}
+        flags |= {name: info[name] for name in ("success", "action_valid") if info.get(name) is not None}
+        wrong = [f"{name} = {value!r:.40}" for name, value in flags.items() if not isinstance(value, bool | np.bool_)]
         if not _shows(env, observation):
             yield error(f"step gave {_outside(env, observation)}", "correct the space")
             break
@@ -169,144 +159,7 @@ def closing(it: Evidence) -> Iterator[Finding]:
                 return
     kept = [now - then for now, then in zip(held(), before, strict=True)]
     if max(kept) >= 5:
-        yield warning(
-            f"five closed instances left {kept[0]} files and {kept[1]} threads open", "release them in close()"
-        )
-
-
-def repeats(it: Evidence) -> Iterator[Finding]:
-    """Play games again: in one process, with other states of the global generators, in threads, in another process.
-
-    Where they differ, only the first reason is told.
-    """
-    games = sorted(it.random, key=lambda game: -len(game.here.actions))[:6]
-    with _global_generators():
-        again, changed = _played_again(it, games)
-        if again:
-            spec = it.bare().spec
-            if spec is None or not spec.nondeterministic:
-                yield _reason(it, games, again, changed=changed)
-            return
-    if changed:
-        yield warning(
-            "changes a global generator", "use self.np_random; call neither random.seed nor numpy.random.seed"
-        )
-    for game in games:
-        used = it.make()
-        used.reset(seed=game.task.seed + 1)  # left at its beginning, and in its middle
-        with suppress(Exception):
-            used.step(game.here.actions[0])
-        if where := _difference([game], [it.replay(game, make=lambda used=used: used)]):
-            yield error(f"an instance left in the middle of an episode differs: {where}", "set all state in reset()")
-            return
-    with ThreadPoolExecutor(4) as threads:
-        try:
-            where = _difference([*games, *games], list(threads.map(it.replay, [*games, *games])))
-        except ConfigError as raised:
-            where = str(raised)
-    if where:
-        fix = "" if "main thread" in where else "share no state between instances, or "
-        yield warning(f"in threads: {where}", f"{fix}preferred_executor = 'process'")
-    if where := _elsewhere(it, games[:2]):
-        yield error(f"in another process: {where}", "sort what comes from a set before it is shown or drawn from")
-
-
-@contextmanager
-def _global_generators() -> Iterator[None]:
-    """Put the global generators back at the end."""
-    python, numbers = random.getstate(), np.random.get_state()
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numbers)
-
-
-def _seed_generators(number: int) -> bytes:
-    random.seed(number)
-    np.random.seed(number)
-    return _states()
-
-
-def _states() -> bytes:
-    return pickle.dumps((random.getstate(), np.random.get_state()))
-
-
-def _played_again(it: Evidence, games: Sequence[Game]) -> tuple[str, bool]:
-    """Return how replayed games differ, and whether a global generator has changed.
-
-    A coin of a global generator often falls alike, so they are replayed a few times.
-    """
-    differ, changed, until = "", False, time.monotonic() + it.seconds / 4
-    for number in range(8):
-        before = _seed_generators(number)
-        differ = differ or _difference(games, [it.replay(game) for game in games[:3]])
-        changed = changed or _states() != before
-        if time.monotonic() > until:
-            break
-    return differ, changed
-
-
-def _reason(it: Evidence, games: Sequence[Game], where: str, *, changed: bool) -> Finding:
-    """Return why games are not the same again."""
-
-    def played(*, seeded: bool) -> list[Game]:
-        again = []
-        for game in games:
-            if seeded:
-                _seed_generators(1)
-            again.append(it.replay(game))
-        return again
-
-    if changed and not _difference(played(seeded=True), played(seeded=True)):
-        return error(
-            f"draws from a global generator: {where}", "draw from self.np_random, not from random or numpy.random"
-        )
-    if not _difference(played(seeded=False), played(seeded=False)):
-        return error(f"a used instance differs from a new one: {where}", "set all state in reset()")
-    return error(where, "derive all of it from the seed: no clock, and nothing that instances share")
-
-
-def _difference(games: Sequence[Game], others: Sequence[Game]) -> str:
-    """Return the first difference between games; an empty text if there is none."""
-    for one, other in zip(games, others, strict=False):
-        for turn, (this, that) in enumerate(zip(shown(one), shown(other), strict=False)):
-            for name, a, b in zip(COLUMNS, this, that, strict=False):
-                if repr(a) != repr(b):
-                    return f"seed {one.task.seed}, turn {turn}: {name} {repr(a)[-70:]}, then {repr(b)[-70:]}"
-    return ""
-
-
-def _elsewhere(it: Evidence, games: Sequence[Game]) -> str:
-    """Return what differs in a process whose sets have another order; nothing if it cannot be made there."""
-    scripts = [(game.here.actions[:20], game.task.seed) for game in games]
-    try:
-        given = pickle.dumps((it.setting, scripts))
-    except Exception:  # a local class or a lambda
-        return ""
-    code = "from gym_trl.check import contract; contract._follow()"
-    environ = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    words = [sys.executable, "-W", "ignore", "-c", code]
-    done = subprocess.run(words, input=given, capture_output=True, env=environ, check=False)  # noqa: S603 -- our own
-    if done.returncode:
-        return ""
-    for game, other in zip(games, pickle.loads(done.stdout), strict=True):  # noqa: S301 -- our own bytes
-        for turn, (one, text) in enumerate(zip(steps_of(game), other, strict=False)):
-            if one.observation != text:
-                return f"seed {game.task.seed}, turn {turn}: {one.observation[-60:]!r}, then {text[-60:]!r}"
-    return ""
-
-
-def _follow() -> None:
-    """Write what is observed when the actions on the standard input are played."""
-    setting, scripts = pickle.load(sys.stdin.buffer)  # noqa: S301 -- our own bytes
-    it = Evidence(setting)
-    games = [it.follow(actions, seed) for actions, seed in scripts]
-    texts = [
-        [one.observation for one in steps_of(game)[: len(script) + 1]]
-        for game, (script, _) in zip(games, scripts, strict=True)
-    ]
-    sys.stdout.buffer.write(pickle.dumps(texts))
+        yield warning(f"five closed instances left {kept[0]} files and {kept[1]} threads", "release them in close()")
 
 
 def text(it: Evidence) -> Iterator[Finding]:
@@ -329,13 +182,9 @@ def text(it: Evidence) -> Iterator[Finding]:
         it.broken.add("text")  # a solver may stumble over them
     if (longest := max((sum(map(len, game)) for game in observed), default=0)) > 16_000:
         yield warning(f"up to {longest:,} characters of observations an episode", "shorten observations")
-    if any(
-        len(game) > 3 and all(len(a) >= 10 and a in b and len(b) > len(a) for a, b in pairwise(game))
-        for game in observed
-    ):
-        yield warning(
-            "each observation repeats the one before", "return only what is new; the transcript keeps the rest"
-        )
+    grows = [all(len(b) > len(a) >= 10 and a in b for a, b in pairwise(game)) for game in observed if len(game) > 3]
+    if any(grows):
+        yield warning("each observation repeats the one before", "return what is new; the transcript keeps the rest")
 
 
 def rules(it: Evidence) -> Iterator[Finding]:
@@ -373,10 +222,8 @@ def invalid_actions(it: Evidence) -> Iterator[Finding]:
             try:
                 bare.step(forbidden)
             except Exception as raised:
-                yield error(
-                    f"step({forbidden}), which the mask forbids, raised {described(raised):.120}",
-                    "answer it with action_valid = False",
-                )
+                got = f"step({forbidden}), which the mask forbids, raised {described(raised):.120}"
+                yield error(got, "answer it with action_valid = False")
     if it.seats == 1 and holds_text(space):
         game = it.random[0]
         plain = as_text(bare)  # the wrapper for numbers declares it, and so do those of a training
@@ -397,17 +244,15 @@ def seats(it: Evidence) -> Iterator[Finding]:
     for game in it.random:
         seen: defaultdict[int, list[set[str]]] = defaultdict(list)
         for one in steps_of(game)[: len(game.here.actions)]:
-            seen[int(one.info.get("to_move", 0))].append(
-                {piece.strip() for piece in re.split(r"[\n.;]", one.observation)}
-            )
+            pieces = {piece.strip() for piece in re.split(r"[\n.;]", one.observation)}
+            seen[int(one.info.get("to_move", 0))].append(pieces)
         for seat, other in product(seen, seen):
             if seat != other and len(seen[seat]) > 1 and len(seen[other]) > 1:
                 own = set[str].intersection(*seen[other])  # what the other seat sees whenever it is to move
                 leaks |= own & (set[str].union(*seen[seat]) - set[str].intersection(*seen[seat]))
     if leaks:
-        yield error(
-            f"a seat is shown {min(leaks)[:60]!r} of another one in some turns", "show the view of the seat to move"
-        )
+        got = f"a seat is shown {min(leaks)[:60]!r} of another one in some turns"
+        yield error(got, "show the view of the seat to move")
 
 
 def end(it: Evidence) -> Iterator[Finding]:
@@ -424,15 +269,11 @@ def end(it: Evidence) -> Iterator[Finding]:
         if len(failed) == len(games):
             it.needs("interface", "text", "rules", "seats")  # which say why
         said = Counter(map(error_of, failed)).most_common(1)[0][0]
-        yield error(
-            f"{len(failed)} of {len(games)} games of random play: {said} (seed {failed[0].task.seed})",
-            "end the episode instead of raising",
-        )
+        got = f"{len(failed)} of {len(games)} games of random play: {said} (seed {failed[0].task.seed})"
+        yield error(got, "end the episode instead of raising")
     if endless := sum(len(game.here.actions) >= MOST_TURNS for game in games):
-        yield error(
-            f"{endless} of {len(games)} games of random play did not end in {MOST_TURNS:,} turns",
-            "end every episode, or turn_limit=",
-        )
+        got = f"{endless} of {len(games)} games of random play did not end in {MOST_TURNS:,} turns"
+        yield error(got, "end every episode, or turn_limit=")
     bare = it.bare().unwrapped
     if it.seats > 1 or not holds_text(bare.action_space):
         return
@@ -462,17 +303,13 @@ def state_key(it: Evidence) -> Iterator[Finding]:
     if it.seats > 1:
         return
     it.needs("repeats")
-
-    def make() -> gym.Env[str, str]:
-        return it.make(state_key="auto", turn_limit=it.setting.turn_limit)
-
     then, until = dict[Any, Any](), time.monotonic() + it.seconds / 8
     for game in it.random[:3]:
         for actions in [game.here.actions[:100], *_variants(game.here.actions[:30])]:
             if time.monotonic() > until:
                 return
             try:
-                results = it.replay(game, actions, make=make).here.results
+                results = it.replay(game, actions, make=it.make_keyed).here.results
             except ConfigError as raised:
                 yield error(str(raised)[:200], "make it of strings, numbers and tuples")
                 return

@@ -82,22 +82,30 @@ class Evidence:
         except Exception as error:
             raise NotPlayedError("mend 'interface' first: it cannot be made") from error
 
-    def make(self, **more: Any) -> gym.Env[str, str]:
+    def make(self) -> gym.Env[str, str]:
         """Make the environment as it is trained on, without marks of actions.
 
         Raises:
             NotPlayedError: It cannot be made, or not be converted to text; the cause says why.
         """
-        own = self.setting.text | {"action_format": None, "cut_actions": "accept"}
-        own["turn_limit"] = own["turn_limit"] or MOST_TURNS
         try:
-            return EnvSpec(self.setting.env, **own | more).make(self.setting.name)
+            return self._spec.make(self.setting.name)
         except NotTextError as error:
             raise NotPlayedError("mend 'text' first: it cannot be shown as text") from error
         except NotPlayedError:
             raise
         except Exception as error:
             raise NotPlayedError("mend 'interface' first: it cannot be made") from error
+
+    @cached_property
+    def _spec(self) -> EnvSpec:
+        options = self.setting.text | {"action_format": None, "turn_limit": self.setting.turn_limit or MOST_TURNS}
+        return EnvSpec(self.setting.env, **options)
+
+    def make_keyed(self) -> gym.Env[str, str]:
+        """Make the environment with names of its states, in which only its own turns count."""
+        spec = replace(self._spec, state_key="auto", turn_limit=self.setting.turn_limit)
+        return spec.make(self.setting.name)
 
     @cached_property
     def setting(self) -> Setting:

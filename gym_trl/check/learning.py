@@ -38,22 +38,17 @@ _LAST = {
 def success(it: Evidence) -> Iterator[Finding]:
     """Look for what declares success, for returns that differ, and for a solver that keeps what is declared."""
     if not it.declares:
-        yield warning(
-            "success is not declared: evaluations report returns only",
-            "set info['success'] in the last step, or success=",
-        )
+        got = "success is not declared: evaluations report returns only"
+        yield warning(got, "set info['success'] in the last step, or success=")
     elif it.seats == 1:
         ended = [game for game in [*it.random, *it.solved] if game.episodes[0].stop_reason is StopReason.ENDED]
         if missing := sum(steps_of(game)[-1].info.get("success") is None for game in ended):
-            yield warning(
-                f"{missing} of {len(ended)} episodes did not declare success in their last step",
-                "set info['success'] there",
-            )
+            got = f"{missing} of {len(ended)} episodes did not declare success in their last step"
+            yield warning(got, "set info['success'] there")
     returns = {round(game.episodes[0].paid, 9) for game in it.random}
     if len(returns) == 1 and len(it.random) > 2:
-        yield warning(
-            f"the return of random play is always {returns.pop():g}", "GRPO learns from differences within a group"
-        )
+        got = f"the return of random play is always {returns.pop():g}"
+        yield warning(got, "GRPO learns from differences within a group")
     if it.broken & {"interface", "text"} or not it.solved or it.seats > 1:
         return  # a solver may stumble over what they have found
     for best, paid in (
@@ -63,14 +58,11 @@ def success(it: Evidence) -> Iterator[Finding]:
         values = [game.episodes[0].paid if paid else float(game.episodes[0].success is True) for game in it.solved]
         spread = statistics.pstdev(values) or (math.sqrt(best * (1 - best)) if best and 0 < best < 1 else 0.0)
         if best is not None and abs(statistics.fmean(values) - best) > 4 * spread / math.sqrt(len(values)) + 1e-6:
-            yield error(
-                f"the solver reaches {statistics.fmean(values):.3f}, its declared optimum is {best:.3f}",
-                "correct one of them",
-            )
+            got = f"the solver reaches {statistics.fmean(values):.3f}, its declared optimum is {best:.3f}"
+            yield error(got, "correct one of them")
     if it.better(it.random, than=it.solved):
-        yield error(
-            f"the solver returns {it.around(it.solved, paid=True)}, less than random play", "correct the solver"
-        )
+        got = f"the solver returns {it.around(it.solved, paid=True)}, less than random play"
+        yield error(got, "correct the solver")
 
 
 def tasks(it: Evidence) -> Iterator[Finding]:
@@ -90,7 +82,7 @@ def tasks(it: Evidence) -> Iterator[Finding]:
     longest = sorted({tuple(game.here.actions[:20]) for game in it.random}, key=len)[-3:]
     courses, until = dict[int, str](), time.monotonic() + it.seconds / 8
     for number in range(300):
-        seed = it.seeds[number] if number < len(it.seeds) else task_seed(it.seed, "train", number)
+        seed = task_seed(it.seed, ("eval", "train")[number % 2], number // 2)
         solved = it.play(solve, [seed]) if it.solved else []  # its game tells tasks apart
         courses[seed] = repr([*(course(seed, actions) for actions in longest), *map(shown, solved)])
         if time.monotonic() > until:
@@ -102,10 +94,8 @@ def tasks(it: Evidence) -> Iterator[Finding]:
             yield error(f"seeds that differ by {period} give the same task", "draw the task from self.np_random")
             return
     if different < min(20, len(courses) / 5):
-        yield warning(
-            f"{different} different tasks in {len(courses)} seeds",
-            "make more: an evaluation plays what was trained",
-        )
+        got = f"{different} different tasks in {len(courses)} seeds"
+        yield warning(got, "make more: an evaluation plays what was trained")
     said = [" ".join(one.observation for one in steps_of(game)[:3]) for game in it.random]
     if sum(str(game.task.seed) in text for game, text in zip(it.random, said, strict=True)) > len(said) / 2:
         yield error("episodes show their seed", "leave the seed out of observations")
@@ -136,15 +126,13 @@ def exploits(it: Evidence) -> Iterator[Finding]:
         got = f"{names} pays {it.around(games, paid=True)}"
         yield (error if grave else warning)(got, "pay nothing for turns and invalid actions, and declare loss_return")
     elif it.near(it.always(INJECTION)):
-        yield error(
-            f"a judgement in the action reaches {it.around(it.always(INJECTION))}", "judge by the state, never by words"
-        )
+        got = f"a judgement in the action reaches {it.around(it.always(INJECTION))}"
+        yield error(got, "judge by the state, never by words")
     for name, part in parts().items():
         games = it.of(f"copy {name}", copying(part), episodes=30)
         if it.near(games):
-            yield warning(
-                f"copying {name} reaches {it.around(games)}", "leave the answer out, unless copying is the task"
-            )
+            got = f"copying {name} reaches {it.around(games)}"
+            yield warning(got, "leave the answer out, unless copying is the task")
             break
 
 
@@ -222,20 +210,15 @@ def played_by(model: Any, it: Evidence, on_game: Callable[[Game], None]) -> Mode
 def of_model(played: Model) -> Iterator[Finding]:
     """Look at what a model has done: can it act, is there room for its answers, do attempts differ?"""
     shares = played.numbers
-    said = next(
-        (turn.answer.text for game in played.games for turn in game.episodes[0].turns if not turn.action_valid), ""
-    )
+    turns = [turn for game in played.games for turn in game.episodes[0].turns]
     if shares["legal"] < LEGAL:
-        yield warning(
-            f"{1 - shares['legal']:.0%} of the model's actions are invalid, such as {said[:60]!r}",
-            "train with --warm_start",
-        )
+        said = next(turn.answer.text for turn in turns if not turn.action_valid)
+        got = f"{1 - shares['legal']:.0%} of the model's actions are invalid, such as {said[:60]!r}"
+        yield warning(got, "train with --warm_start")
     if shares["cut"] > CUT:
         yield warning(f"{shares['cut']:.0%} of its answers are cut off", "raise --max_tokens_per_turn")
     if not shares["spread"]:
         yield warning("in no group of attempts at a task do returns differ", "an easier task, or a warm start")
     elif shares["spread"] < SPREAD:
-        yield warning(
-            f"in {shares['spread']:.0%} of the groups of attempts at a task do returns differ",
-            "more attempts, or an easier task",
-        )
+        got = f"in {shares['spread']:.0%} of the groups of attempts at a task do returns differ"
+        yield warning(got, "more attempts, or an easier task")

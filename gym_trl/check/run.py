@@ -23,13 +23,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, Unpack
 
-from gym_trl.check import contract, learning
+from gym_trl.check import contract, learning, repeating
 from gym_trl.check.contract import Finding, error
 from gym_trl.check.evidence import Evidence, NotPlayedError, steps_of
 from gym_trl.check.report import Report, Table
 from gym_trl.errors import ConfigError, described, raise_interrupt
 from gym_trl.intervals import interval
-from gym_trl.players import Game, TextPlayer, play_all
+from gym_trl.players import Game, TextPlayer, find_model, play_all, text_policy
 from gym_trl.random_play import random_play
 from gym_trl.registration import EnvSource
 from gym_trl.setting import LONG_ANSWER, Options, Setting
@@ -39,7 +39,7 @@ Say: TypeAlias = Callable[[str, Any], None]
 CHECKS: dict[str, Callable[[Evidence], Iterator[Finding]]] = {
     "interface": contract.interface,
     "closing": contract.closing,
-    "repeats": contract.repeats,
+    "repeats": repeating.repeats,
     "text": contract.text,
     "rules": contract.rules,
     "invalid actions": contract.invalid_actions,
@@ -87,12 +87,14 @@ def check(
         options: How the environment is played.
 
     Raises:
-        ConfigError: An option or the name of a check is wrong.
+        ConfigError: An option or the name of a check is wrong, or there is no such model.
     """
     all_checks = [*CHECKS, "model"]
     if unknown := [name for name in only if name not in all_checks]:
         raise ConfigError(f"only: there is no check {unknown[0]!r}; there are {', '.join(all_checks)}")
     names = [name for name in all_checks if name in (only or all_checks) and (name != "model" or model is not None)]
+    if isinstance(model, str | Path) and model != "tiny" and text_policy(str(model)) is None:
+        find_model(model)
     sources = list(env) if isinstance(env, Sequence) and not isinstance(env, str) else [env]
     reports = []
     for source in sources:
@@ -174,10 +176,9 @@ class _Run:
         elif kind == "plays":
             self.playing = value
         elif kind == "found":
-            causes = re.findall(r"\w*(?:Error|Exception|Exit): [^(]{0,40}", value.got)  # an exception is told once
-            keys = {
-                re.sub(r"[-\d.\s]+|'[^']*'|\[.*?\]", "", text.strip()) for text in causes or [self.current + value.got]
-            }
+            raised = re.findall(r"\w*(?:Error|Exception|Exit): [^(]{0,40}", value.got)  # an exception is told once
+            texts = raised or [f"{self.current}: {value.got}"]
+            keys = {re.sub(r"[-\d.\s]+|'[^']*'|\[.*?\]", "", text.strip()) for text in texts}
             if not keys & self.told:
                 report.findings.append(value._replace(check=self.current))
             self.told |= keys

@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from gym_trl.testing.checks import check_text_env as check_text_env
     from gym_trl.testing.doubles import ByteChat as ByteChat, play as play
     from gym_trl.testing.faults import (
-        FailingEnv as FailingEnv,
         FaultyEngine as FaultyEngine,
         FaultyEnv as FaultyEnv,
     )

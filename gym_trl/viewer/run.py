@@ -7,12 +7,13 @@ Only this module and ``episode`` use the field names of the records; the page us
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 from gym_trl.errors import ConfigError, MissingDependencyError
+from gym_trl.evaluation import Score
 from gym_trl.intervals import interval
 from gym_trl.records import ROLLOUTS, Record, env_of, is_number, read_lines, read_records
 from gym_trl.viewer.episode import Decoder, body, is_exact, mapping, shown, text
@@ -23,6 +24,7 @@ COLUMNS: Final = (
 )
 """Values of each episode, and the page's columns; but ``same`` is a number that episodes of one task share."""
 _PREVIEW: Final = 72  # characters
+_COUNTS: Final = {"turns": "num_turns", "tokens": "sampled_tokens"}
 
 
 class Run:
@@ -58,7 +60,7 @@ class Run:
         self.broken: list[int] = []
         """Numbers of lines that are no records."""
         self._envs: dict[str, list[int]] = defaultdict(list)  # scored episodes
-        self._players: dict[tuple[str, str, str], list[int]] = defaultdict(list)  # episodes of an evaluation
+        self._players: dict[tuple[str, str], list[Record]] = defaultdict(list)  # by policy and environment
         self._tasks: dict[str, int] = {}
         self._squares: list[float] = []  # of advantages that are not 0
 
@@ -87,9 +89,8 @@ class Run:
         if record["return"] is not None:
             self._envs[env].append(place)
         if record["step"] is None:  # the policy of a training changes with each step
-            task = record["task"]
-            arguments = ", ".join(f"{name}={value!r}" for name, value in task["env_kwargs"].items())
-            self._players[text(record["policy"] or ""), task["env_id"], arguments].append(place)
+            kept = ("task", "return", "success", "num_turns", "sampled_tokens")
+            self._players[text(record["policy"] or ""), env].append({name: record[name] for name in kept})
         self._squares += [value * value for value in record["advantages"] or () if is_exact(value) and value]
 
     def _row(self, record: Record) -> dict[str, Any]:
@@ -145,36 +146,24 @@ class Run:
             "summary": shown(summary),
             "episodes_per_step": self._episodes_per_step,
             "levels": _levels(summary),
-            "players": [self._player(*names, places) for names, places in self._players.items()],
+            "players": [self._player(*names, records) for names, records in self._players.items()],
             "broken": len(self.broken),
             "typical_advantage": math.sqrt(math.fsum(self._squares) / len(self._squares)) if self._squares else None,
         }
 
-    def _player(self, policy: str, env: str, arguments: str, places: Sequence[int]) -> dict[str, Any]:
+    def _player(self, policy: str, env: str, records: Sequence[Record]) -> dict[str, Any]:
         """Return the scores of a policy on an environment, over its scored episodes."""
-        scored = [place for place in places if self.columns["return"][place] is not None]
-
-        def values(name: str) -> list[list[float]]:
-            by_task: dict[int, list[float]] = defaultdict(list)
-            for place in scored:
-                if (value := self.columns[name][place]) is not None:
-                    by_task[self.columns["same"][place]].append(float(value))
-            return list(by_task.values())
-
-        def mean(name: str) -> float | None:
-            every = [value for task in values(name) for value in task]
-            return math.fsum(every) / len(every) if every else None
-
+        declares = any(self.columns["success"][place] is not None for place in self._envs[env])
+        score, task = Score(policy, records, declares=declares), records[0]["task"]
+        scored = [one for one in records if one["return"] is not None]
         return {
             "policy": policy,
-            "env": env,
-            "arguments": arguments[: 4 * _PREVIEW],
-            "episodes": len(places),
+            "env": task["env_id"],
+            "arguments": ", ".join(f"{name}={value!r}" for name, value in task["env_kwargs"].items())[: 4 * _PREVIEW],
+            "episodes": len(records),
             "scored": len(scored),
-            "success": _estimate([*interval(values("success"), share=True)]),
-            "return": _estimate([*interval(values("return"))]),
-            "turns": mean("turns"),
-            "tokens": mean("tokens"),
+            **{name: _estimate([*score.mean(name)]) for name in ("success", "return")},
+            **{name: _mean(one[field] for one in scored) for name, field in _COUNTS.items()},
         }
 
     @cached_property
@@ -190,6 +179,11 @@ class Run:
             return Decoder(found) if found else None
         except MissingDependencyError:  # ids are shown without text
             return None
+
+
+def _mean(values: Iterable[Any]) -> float | None:
+    numbers = [value for value in values if is_number(value)]
+    return math.fsum(numbers) / len(numbers) if numbers else None
 
 
 def _levels(summary: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

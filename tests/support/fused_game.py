@@ -21,7 +21,7 @@ SMALL: dict[str, Any] = {
     "max_tokens_per_turn": 3,
     "invalid_penalty": 0.0,
     "turn_limit": 1,
-    "executor": "inline",
+    "executor": "inline",  # in the main thread, which gets the signals
 }
 FILES = {"config.json", "metrics.jsonl", "rollouts.jsonl", "summary.json", "curve.png", "model", "checkpoints"}
 HERE = f"{__file__}:Fused"
@@ -29,10 +29,9 @@ WORDS = gym.spaces.Text(9, charset="".join(map(chr, range(32, 127))), min_length
 
 
 class Fused(gym.Env[str, str]):
-    """Small letters are paid; once, at the ``burns``-th step while the file ``fuse`` exists, it sends itself signals."""
+    """Small letters are paid; at the ``burns``-th step, which the file ``fuse`` counts, it sends itself signals."""
 
     observation_space = action_space = WORDS
-    steps = 0
 
     def __init__(self, fuse: str = "", burns: int = 0, sends: str = "", rank: int = 0) -> None:
         self.fuse, self.burns, self.sends, self.rank = fuse, burns, sends, rank
@@ -44,10 +43,11 @@ class Fused(gym.Env[str, str]):
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Pay for small letters."""
-        if self.sends and self.rank == int(os.environ.get("RANK", "0")) and Path(self.fuse).is_file():
-            Fused.steps += 1
-            if Fused.steps == self.burns:
-                Path(self.fuse).unlink()
+        fuse = Path(self.fuse)
+        if self.sends and self.rank == int(os.environ.get("RANK", "0")) and fuse.is_file():
+            fuse.write_text(str(count := int(fuse.read_text() or 0) + 1))
+            if count == self.burns:
+                fuse.unlink()
                 for name in self.sends.split():
                     signal.raise_signal(signal.Signals[name])
         share = sum(character.islower() for character in action) / 3
@@ -56,7 +56,6 @@ class Fused(gym.Env[str, str]):
 
 def train_fused(out: Path, **given: Any) -> dict[str, Any]:
     """Train the tiny model on the game in a few seconds."""
-    Fused.steps = 0
     return train(HERE, out=out, **{**SMALL, **given})
 
 

@@ -7,6 +7,7 @@ from support.viewer_runs import played, write_run
 
 from gym_trl.errors import ConfigError
 from gym_trl.records import append, record_of
+from gym_trl.viewer.frame import show
 from gym_trl.viewer.page import policy, write_page
 
 
@@ -42,6 +43,15 @@ def test_a_page_is_whole_or_not_there(tmp_path: Path) -> None:
         write_page(tmp_path, tmp_path / "page.html")
     assert {file.name for file in tmp_path.iterdir()} == {"rollouts.jsonl", "page.html"}
     assert (tmp_path / "page.html").read_text() == "old"
+
+
+def test_a_notebook_gets_the_page_in_a_frame_with_an_origin_of_its_own(tmp_path: Path) -> None:
+    pytest.importorskip("IPython")
+    frame = show(write_run(tmp_path / "run"))
+    assert frame.src.startswith("data:text/html;base64,")
+    assert (tmp_path / "run" / "view.html").is_file()
+    with pytest.raises(ConfigError):
+        show(tmp_path)
 
 
 def test_the_same_run_makes_the_same_page(tmp_path: Path) -> None:

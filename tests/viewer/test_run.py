@@ -8,6 +8,7 @@ from support.lanes import examples
 from support.viewer_runs import played, recorded, write_run
 
 from gym_trl.errors import ConfigError
+from gym_trl.evaluation import Score
 from gym_trl.records import ROLLOUTS, append, read_records, record_of
 from gym_trl.types import StopReason
 from gym_trl.viewer.run import COLUMNS, Run
@@ -65,6 +66,17 @@ def test_success_that_others_declare_has_failed_without_a_declaration(tmp_path: 
     assert run.columns["success"] == [False, True]
     [player] = run.about()["players"]
     assert (player["success"][0], player["scored"]) == (0.5, 2)
+
+
+def test_a_score_is_the_same_number_as_that_of_an_evaluation(tmp_path: Path) -> None:
+    """Law 13."""
+    records = [record_of(played(seed=seed // 2, reward=seed % 3), policy="solver") for seed in range(24)]
+    records = [one | {"success": one["return"] == 2} for one in records]
+    append(tmp_path / ROLLOUTS, records)
+    run, _ = read(tmp_path)
+    [player] = run.about()["players"]
+    score = Score("solver", list(read_records(tmp_path)))
+    assert [player["success"], player["return"]] == [list(score.mean()), list(score.mean("return"))]
 
 
 def test_ids_become_text_by_the_runs_own_tokenizer_or_one_that_is_given(tmp_path: Path) -> None:
