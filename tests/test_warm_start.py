@@ -11,8 +11,7 @@ from gym_trl.episode import Episode
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation import evaluate
 from gym_trl.executors import InlinePool
-from gym_trl.history import last_turns
-from gym_trl.play import Limits
+from gym_trl.play import Conversation, Limits
 from gym_trl.records import record_of
 from gym_trl.rollout import rollout, run
 from gym_trl.setting import Setting
@@ -26,6 +25,11 @@ GUESS = Setting(
     "TrlEnv/GuessNumber-v0", env_kwargs={"high": 8, "turns": 4}, action_format="plain", system_prompt="Play."
 )
 CHATS = {"bytes": ByteChat(), "template": Chat(tiny_tokenizer())}
+
+
+def the_last_alone(talk: Conversation) -> list[Message]:
+    """History that shows the instructions and the last observation."""
+    return [talk.messages[0], talk.messages[-1]]
 
 
 def played(chat: Any, answers: list[str], limits: Limits, history: Any) -> Episode:
@@ -42,7 +46,7 @@ def played(chat: Any, answers: list[str], limits: Limits, history: Any) -> Episo
 
 @pytest.mark.parametrize("name", CHATS)
 @pytest.mark.parametrize("tokens", [None, 1], ids=["whole", "cut"])
-@pytest.mark.parametrize("history", [None, last_turns(1)], ids=["all", "segments"])
+@pytest.mark.parametrize("history", [None, the_last_alone], ids=["all", "segments"])
 def test_the_rows_of_an_episode_are_the_ids_that_its_rollout_has_written(name: str, tokens: Any, history: Any) -> None:
     chat, limits = CHATS[name], Limits(tokens)
     episode = played(chat, ["1", "no number", "8", "4"], limits, history)
