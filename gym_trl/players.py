@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -24,7 +24,7 @@ from gym_trl.executors.protocol import EnvPool, TextEnvironment
 from gym_trl.history import chat_for
 from gym_trl.kinds import load_function
 from gym_trl.play import History, Limits, Sample, play
-from gym_trl.random_play import random_play, solver_play
+from gym_trl.random_play import Act, random_play, solver_play
 from gym_trl.rollout import Ask, asking, gather, rare_full_collections, run
 from gym_trl.seeding import derive_seed
 from gym_trl.setting import Setting
@@ -45,8 +45,6 @@ from gym_trl.types import (
 from gym_trl.wrappers.base import attribute_of
 from gym_trl.wrappers.parse_action import action_writer
 
-Act: TypeAlias = Callable[[str, Mapping[str, Any]], str]
-"""Function from an observation and its ``info`` to an action."""
 TextPolicy: TypeAlias = Callable[[Any, int], Act]
 """``policy(env, seed)`` is called after the reset of an episode and returns ``act(observation, info) -> action``."""
 PRETRAINED = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -376,7 +374,7 @@ def solve(env: TextEnvironment, seed: int) -> Act:
     return solver_play(env, seed)
 
 
-def text_policy(who: str | TextPolicy) -> TextPolicy | None:
+def text_policy(who: Any) -> TextPolicy | None:
     """Return the policy that is named ``random``, ``solver``, ``always:ACTION`` or ``module:function``, if it is one.
 
     >>> text_policy("always:7")(None, 0)("What now?", {})

@@ -14,11 +14,11 @@ from gym_trl.text.samples import holds_numbers, sampler
 from gym_trl.wrappers.admissible_actions import listed_actions
 from gym_trl.wrappers.base import attribute_of, instructions_of
 
-Actor: TypeAlias = Callable[[str, Mapping[str, Any]], str]
+Act: TypeAlias = Callable[[str, Mapping[str, Any]], str]
 """Function from an observation and its ``info`` to an action."""
 
 
-def random_play(env: TextEnvironment, seed: int) -> Actor:
+def random_play(env: TextEnvironment, seed: int) -> Act:
     """Return the random policy of one episode.
 
     >>> import gymnasium as gym
@@ -49,7 +49,7 @@ def random_play(env: TextEnvironment, seed: int) -> Actor:
     return act
 
 
-def solver_play(env: TextEnvironment, seed: int = 0) -> Actor:
+def solver_play(env: TextEnvironment, seed: int = 0) -> Act:
     """Return the environment's solver as the policy of one episode; it needs neither the seed nor ``info``.
 
     >>> import gymnasium as gym

@@ -54,7 +54,7 @@ LAWS = {
         "engines/test_transformers engines/test_admission",
     ),
     "13 success": Law(
-        "wrappers/declare_success.py gym_trl/types.py gym_trl/success.py", "test_types test_evaluation test_play"
+        "wrappers/declare_success.py gym_trl/types.py gym_trl/evaluation.py", "test_types test_evaluation test_play"
     ),
     "14 unscored": Law("gym_trl/grpo/rewards.py gym_trl/errors.py", "test_whose_fault grpo/test_trainings"),
     "15 no way out": Law("wrappers/turn_limit.py", "test_no_way_out wrappers/test_reward_wrappers"),
