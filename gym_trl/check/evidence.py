@@ -15,8 +15,8 @@ import gymnasium as gym
 from gym_trl.envspec import EnvSpec
 from gym_trl.errors import ConfigError, GymTRLError, NotTextError
 from gym_trl.executors.step import close_env
-from gym_trl.players import Act, Game, TextPlayer, TextPolicy, play_all, solve
-from gym_trl.random_play import random_play
+from gym_trl.players import Game, TextPlayer, TextPolicy, play_all, solve
+from gym_trl.random_play import Act, random_play
 from gym_trl.registration import make_env
 from gym_trl.seeding import task_seed
 from gym_trl.setting import Setting

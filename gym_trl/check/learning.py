@@ -11,8 +11,8 @@ from typing import Any
 from gym_trl.check.contract import Finding, error, warning
 from gym_trl.check.evidence import CONSTANTS, Evidence, blind_of, shown, steps_of
 from gym_trl.envspec import END_AFTER_INVALID
-from gym_trl.players import Act, Game, TextPolicy, play_all, player, solve
-from gym_trl.random_play import random_play
+from gym_trl.players import Game, TextPolicy, play_all, player, solve
+from gym_trl.random_play import Act, random_play
 from gym_trl.seeding import task_seed
 from gym_trl.spaces import holds_text
 from gym_trl.types import StopReason
