@@ -60,7 +60,7 @@ COMMANDS = {
         "Say whether environments are fit to train on, and whether a model can begin.",
         """
         gym-trl check lift.py
-        gym-trl check lift.py --model pretrained
+        gym-trl check lift.py --model HuggingFaceTB/SmolLM2-135M-Instruct
         gym-trl check TrlEnv/Wordle-v0 TrlEnv/Sokoban-v0
         """,
     ),
@@ -69,7 +69,7 @@ COMMANDS = {
         "Train a model on an environment, and evaluate it before and after.",
         """
         gym-trl train TrlEnv/GuessNumber-v0 --env_kwargs high=8 --steps 60
-        gym-trl train lift.py --model pretrained --warm_start random
+        gym-trl train lift.py --model HuggingFaceTB/SmolLM2-135M-Instruct --warm_start random
         gym-trl train TrlEnv/Wordle-v0 --model Qwen/Qwen3-0.6B --grpo beta=0.01 --grpo temperature=0.8
         gym-trl train TrlEnv/Wordle-v0 --print_config > run.yaml
         gym-trl train --config run.yaml

@@ -48,9 +48,10 @@ def demonstrations(
         records = [record_of(one) for game in games for one in game.episodes if one.scored]
         reasons = [one.error for game in games for one in game.episodes if one.error]
     else:
-        kept = {(task.seed, str(task.options)) for task in setting.tasks(held_out, seed=seed)} if held_out else set()
+        tasks = setting.tasks(held_out, seed=seed) if held_out else []
+        evaluated = {_instance(task.seed, task.options) for task in tasks}
         played = [one for one in read_records(source) if one["turns"] and one["return"] is not None]
-        new = [one for one in played if (one["task"]["seed"], str(one["task"]["options"])) not in kept]
+        new = [one for one in played if _instance(one["task"]["seed"], one["task"]["options"]) not in evaluated]
         middle = sorted(one["return"] for one in new)[len(new) // 2] if new else 0.0
         declared = any(one["success"] is not None for one in new)
         records = [one for one in new if (one["success"] if declared else one["return"] >= middle)][:count]
@@ -58,6 +59,11 @@ def demonstrations(
     if not records:
         raise ConfigError(f"warm_start={source!r} has no episode to imitate: {(reasons or ['none was played'])[0]}")
     return records
+
+
+def _instance(seed: int | None, options: Mapping[str, Any]) -> Any:
+    """Return what tasks of the same game have in common."""
+    return options.get("instance", f"seed {seed}")
 
 
 def rows_of(

@@ -17,24 +17,25 @@ AMD EPYC; the map had no colours then)
 import argparse
 from pathlib import Path
 
-from gym_trl.training import resume, train
-from gym_trl.training.options import choose
+from gym_trl import train
 
 parser = argparse.ArgumentParser(description="Cross a frozen lake with credit per turn.")
 parser.add_argument("--steps", type=int, default=200, help="number of steps")
-parser.add_argument("--model", help="folder or hub id of a pretrained model (default: a tiny one from random weights)")
+parser.add_argument(
+    "--model", default="tiny", help="folder or hub id of a pretrained model (default: a tiny one from random weights)"
+)
 parser.add_argument("--output", type=Path, default=Path("runs/recipes/frozen_lake"), help="folder of the run")
 parser.add_argument("--credit", default="pool", choices=["episode", "return_to_go", "pool"])
 parser.add_argument("--seed", type=int, default=0, help="seed of the tasks, the sampling and the random weights")
 args = parser.parse_args()
 
 if (args.output / "config.json").exists():  # it was interrupted, or has fewer steps: continue from its checkpoint
-    resume(args.output, steps=args.steps)
+    train(resume=args.output, steps=args.steps)
 else:
     # Gymnasium's environment knows nothing of text. Its rendering is shown, a map, and "move down" is an action as well
     # as "1", by its spaces. Two turns are in the same state if they are on the same square, which is where "pool"
     # compares them: going round in circles costs nothing there, and a step into a hole costs everything.
-    options = choose(
+    train(
         "FrozenLake-v1",
         model=args.model,
         env_kwargs={"is_slippery": False},
@@ -44,8 +45,8 @@ else:
         eval_episodes=32,
         steps=args.steps,
         seed=args.seed,
+        out=args.output,
     )
-    train(options, out=args.output)
 
 # With credit per turn each turn is coloured by its advantage: open an episode that fell into a hole.
 print(f"Look at it: gym-trl view {args.output}")

@@ -15,27 +15,28 @@ blind baseline: docs/results.md.)
 import argparse
 from pathlib import Path
 
-from gym_trl.training import resume, train
-from gym_trl.training.options import choose
+from gym_trl import train
 
 parser = argparse.ArgumentParser(description="Learn to guess a number from 1 to 8 in four tries.")
 parser.add_argument("--steps", type=int, default=500, help="number of steps")
-parser.add_argument("--model", help="folder or hub id of a pretrained model (default: a tiny one from random weights)")
+parser.add_argument(
+    "--model", default="tiny", help="folder or hub id of a pretrained model (default: a tiny one from random weights)"
+)
 parser.add_argument("--output", type=Path, default=Path("runs/recipes/guess_number"), help="folder of the run")
 args = parser.parse_args()
 
 if (args.output / "config.json").exists():  # it was interrupted, or has fewer steps: continue from its checkpoint
-    resume(args.output, steps=args.steps)
+    train(resume=args.output, steps=args.steps)
 else:
-    # The preset of the model says everything else. Some of the tiny model's: 128 episodes a step in groups of 16, one
-    # token a turn, a weight of the entropy without which it would stop trying, and a learning rate of 3e-3.
-    options = choose(
+    # The defaults say everything else. Some of the tiny model's: 128 episodes a step in groups of 16, one token a turn, a
+    # weight of the entropy without which it would stop trying, and a learning rate of 3e-3.
+    train(
         "TrlEnv/GuessNumber-v0",
         model=args.model,
         env_kwargs={"high": 8, "turns": 4},
         steps=args.steps,
+        out=args.output,
     )
-    train(options, out=args.output)
 
 # Half of the numbers can be found by always guessing the same ones ("blind"); halving the interval finds all.
 print(f"Look at it: gym-trl view {args.output}")

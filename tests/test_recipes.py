@@ -10,9 +10,9 @@ from gym_trl.viewer.page import write_page
 
 ROOT = Path(__file__).parent.parent
 RECIPES = sorted((ROOT / "recipes").glob("*.py"))
-SMALL = {"wordle": ["--model=tiny"], "tools": ["--warm-steps=1"]}
+SMALL = {"wordle": ["--model=tiny"], "tools": ["--episodes=64"]}
 """Further arguments."""
-RUNS = {"wordle": ["warm", "grpo"], "tools": ["warm", "grpo"]}
+RUNS = {"tools": ["run"]}
 """Folders of the runs in that of the output."""
 
 
