@@ -10,7 +10,7 @@ from gymnasium import spaces
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.seeding import derive_seed
 from gym_trl.spaces import AnyText, holds_text
-from gym_trl.text.samples import holds_numbers, sampler
+from gym_trl.text.samples import can_hold_numbers, holds_numbers, ranges_in, sampler
 from gym_trl.wrappers.admissible_actions import listed_actions
 from gym_trl.wrappers.base import attribute_of, instructions_of
 
@@ -80,13 +80,14 @@ def played_space(env: TextEnvironment) -> spaces.Space[Any]:
     return inner.action_space
 
 
-def plays_characters(env: TextEnvironment, info: Mapping[str, Any]) -> bool:
+def plays_characters(env: TextEnvironment, observation: str, info: Mapping[str, Any]) -> bool:
     """Return whether random play draws any characters, because nothing says which texts are actions.
 
     >>> from gym_trl.envs.echo import Echo
-    >>> plays_characters(Echo(), {})
+    >>> plays_characters(Echo(), "Say ox.", {})
     False
     """
     listed = attribute_of(env, "random_policy") is not None or listed_actions(env, info)
     space = played_space(env)
-    return not listed and holds_text(space) and not holds_numbers(space)
+    named = can_hold_numbers(space) and ranges_in([instructions_of(env), observation], space)
+    return not listed and holds_text(space) and not holds_numbers(space) and not named

@@ -185,8 +185,9 @@ class Setting:
         try:
             for number, task in enumerate(self.tasks(_EPISODES, split="train")):
                 observation, info = env.reset(seed=task.seed, options=dict(task.options) or None)
-                solves = attribute_of(env, "solver") is not None and (number % 2 == 1 or plays_characters(env, info))
-                if plays_characters(env, info) and not solves:
+                unknown = plays_characters(env, observation, info)
+                solves = attribute_of(env, "solver") is not None and (number % 2 == 1 or unknown)
+                if unknown and not solves:
                     return set()
                 act = solver_play(env) if solves else random_play(env, task.seed)
                 over, turns = False, 0

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from gym_trl.seeding import derive_seed
-from gym_trl.spaces import sample_allowed
+from gym_trl.spaces import AnyText, sample_allowed
 
 _DIGITS = frozenset("0123456789")
 _AMOUNT = r"(-?\d{1,3}(?:,\d{3})+(?!\d)|-?\d{1,12})"
@@ -33,6 +33,17 @@ def holds_numbers(space: spaces.Space[Any]) -> bool:
     if not isinstance(space, spaces.Text) or space.min_length == space.max_length:
         return False
     return _DIGITS <= space.character_set <= _DIGITS | set("+-.,eE_ ")
+
+
+def can_hold_numbers(space: spaces.Space[Any]) -> bool:
+    """Return whether texts of ``space`` can be numbers among others, of any length.
+
+    >>> can_hold_numbers(AnyText()), can_hold_numbers(spaces.Text(6)), can_hold_numbers(spaces.Text(6, charset="ab"))
+    (True, True, False)
+    """
+    if isinstance(space, AnyText):
+        return True
+    return isinstance(space, spaces.Text) and space.min_length != space.max_length and space.character_set >= _DIGITS
 
 
 def ranges_in(texts: Sequence[str], space: spaces.Space[Any] | None = None) -> list[range]:
@@ -63,10 +74,10 @@ def sampler(space: spaces.Space[Any], seed: int) -> Callable[..., Any]:
     >>> all(10 <= int(draw(["A number from 10 to 99."])) <= 99 for _ in range(50))
     True
 
-    Actions are drawn with the space's own ``sample``, except for Gymnasium's ``Text``, alone or in a ``Dict`` or
-    ``Tuple``. Of a text of digits, an integer is drawn from the widest range that ``texts`` name, which are the
-    instructions and the observation; if they name none, a number of one digit is drawn half of the time, of two digits
-    a quarter, and so on. Other texts have at most 16 characters if the space allows it. ``mask`` is
+    Actions are drawn with the space's own ``sample``, except for texts, alone or in a ``Dict`` or ``Tuple``. If a text
+    can be a number, an integer is drawn from the widest range that ``texts`` name, which are the instructions and the
+    observation; if they name none, of a text of digits a number of one digit is drawn half of the time, of two digits a
+    quarter, and so on. Other texts have at most 16 characters if the space allows it. ``mask`` is
     ``info["action_mask"]``, for spaces without texts. The draws are independent of those of an environment with the
     same seed.
     """
@@ -79,14 +90,15 @@ def sampler(space: spaces.Space[Any], seed: int) -> Callable[..., Any]:
             return {name: draw(part, texts) for name, part in inner.spaces.items()}
         if isinstance(inner, spaces.Tuple):
             return tuple(draw(part, texts) for part in inner.spaces)
+        if can_hold_numbers(inner) and (ranges := ranges_in(texts, inner)):
+            number = str(rng.integers(ranges[0].start, ranges[0].stop))
+            return number.zfill(inner.min_length) if isinstance(inner, spaces.Text) else number
         if not isinstance(inner, spaces.Text):
             return inner.sample()
         if not holds_numbers(inner):
             longest = min(inner.max_length, max(inner.min_length, 16))
             length = int(rng.integers(inner.min_length, longest + 1))
             return "".join(inner.character_list[place] for place in rng.integers(len(inner.character_set), size=length))
-        if ranges := ranges_in(texts, inner):
-            return str(rng.integers(ranges[0].start, ranges[0].stop)).zfill(inner.min_length)
         length = min(inner.max_length, max(1, inner.min_length) - 1 + int(rng.geometric(0.5)))
         return "".join(map(str, [rng.integers(int(length > 1), 10), *rng.integers(10, size=length - 1)]))
 
