@@ -28,7 +28,7 @@ export MALLOC_TRIM_THRESHOLD_ ?= 4294967296
 setup: $(READY)
 
 demo: setup
-	$(RUN) gym_trl train $(ARGS)
+	$(RUN) gym_trl train TrlEnv/GuessNumber-v0 $(ARGS)
 
 # A real language model learns two environments: warm start, then GRPO; stopped, the same command continues it.
 demo-lm: setup $(VENV)/.has-lm

@@ -9,9 +9,8 @@
     python benchmarks/bench_learning_lm.py --quick
 
 The model is SmolLM2-135M-Instruct (``gym_trl.testing.pretrained``), trained with a LoRA adapter in bfloat16, or in
-float32 on processors that are slow with that. Each run is what a user types: ``gym-trl warm-start`` on episodes of
-random legal play, which teaches the format alone, or of the solver, which teaches the game as well; then ``gym-trl
-train`` from there. The first environment is also trained in the loop that TRL's guide to OpenEnv writes, from the same
+float32 on processors that are slow with that. Each run is what a user types: ``gym-trl train`` with a warm start on
+episodes of random legal play, which teaches the format alone, or of the solver, which teaches the game as well. The first environment is also trained in the loop that TRL's guide to OpenEnv writes, from the same
 warm start on the same tasks. Runs are kept in ``runs/learning-lm``, the same command continues them after an
 interruption, and their rows join those of earlier calls.
 """
@@ -41,11 +40,9 @@ from report import (
     run,
 )
 
-from gym_trl.cli.flags import words_of
+from gym_trl.evaluation import evaluate
 from gym_trl.intervals import Interval, interval
-from gym_trl.players import fast_dtype
-from gym_trl.records.files import read_records
-from gym_trl.records.json_lines import read_json_lines
+from gym_trl.records import read_lines, read_records
 from gym_trl.testing import pretrained_folder
 
 DEMO = "--demo" in sys.argv[1:]
@@ -68,9 +65,6 @@ class Lesson:
     """Maximum tokens per turn."""
     max_completion: int
     sources: Sequence[str] = SOURCES
-    spec: Mapping[str, str] = field(default_factory=dict)
-    warm_start: Mapping[str, Any] = field(default_factory=dict)
-    """Options of ``gym-trl warm-start`` that differ from ``WARM_START``."""
     train: Mapping[str, Any] = field(default_factory=dict)
     """Options of ``gym-trl train`` that differ from ``TRAIN``."""
     beside_trl: bool = False
@@ -82,21 +76,14 @@ class Lesson:
         return self.env_id.removeprefix("TrlEnv/").removesuffix("-v0")
 
 
-DTYPE = fast_dtype()
-WARM_START: Mapping[str, Any] = {"lora": 16, "dtype": DTYPE, "episodes": 256, "steps": 16}
 TRAIN: Mapping[str, Any] = {
-    "dtype": DTYPE,
-    "learning_rate": 3e-4,
-    "steps": 16,
-    "episodes_per_step": 48,
-    "num_generations": 16,
+    **{"lora": 16, "warm_episodes": 256, "learning_rate": 3e-4, "steps": 16, "groups": 3, "num_generations": 16}
 }
 EVALUATION = 8 if QUICK else 256 if GPU else 64
 if GPU:
-    TRAIN = {**TRAIN, "steps": 40, "episodes_per_step": 96, "grpo": "per_device_train_batch_size=48"}
+    TRAIN = {**TRAIN, "steps": 40, "groups": 6, "grpo.per_device_train_batch_size": 48}
 if QUICK:
-    WARM_START = {**WARM_START, "episodes": 16, "steps": 1}
-    TRAIN = {**TRAIN, "steps": 1, "episodes_per_step": 8, "num_generations": 4}
+    TRAIN = {**TRAIN, "warm_episodes": 16, "steps": 1, "groups": 2, "num_generations": 4}
 
 LESSONS = {
     "guess_number": Lesson("TrlEnv/GuessNumber-v0", {"high": 8, "turns": 4}, 6, 128, beside_trl=True),
@@ -122,6 +109,7 @@ class Learnt:
     random: float | None
     blind: float | None
     optimum: float | None
+    """Success of the solver."""
     warm_seconds: float
     grpo_seconds: float
     tokens: int
@@ -144,58 +132,62 @@ class Learnt:
 def learn(name: str, source: str, seed: int, *, beside_trl: bool) -> Learnt:
     """Return the result of one run, from its folders as far as they are complete."""
     lesson, folder = LESSONS[name], ROOT / f"{name}-{source}-{seed}"
-    env = [f"--env-kwargs={key}={value}" for key, value in lesson.env_kwargs.items()]
-    shared = [*env, f"--max-tokens-per-turn={lesson.max_tokens}", f"--max-completion-length={lesson.max_completion}"]
-    shared += ["--action-format=plain", f"--eval-episodes={EVALUATION}", f"--seed={seed}"]
-    shared += words_of(lesson.spec)
-    teach = options({"model": pretrained_folder(), "policy": source, **WARM_START, **lesson.warm_start})
-    warm = complete(folder / "warm", ["warm-start", lesson.env_id, *shared, *teach])
-    reinforce = options({"model": folder / "warm" / "model", **TRAIN, **lesson.train})
-    grpo = complete(folder / "grpo", ["train", lesson.env_id, *shared, *reinforce])
-    curve, tokens = read_metrics(folder / "grpo")
+    text = {"env_kwargs": dict(lesson.env_kwargs), "action_format": "plain", "max_tokens_per_turn": lesson.max_tokens}
+    same: dict[str, Any] = {"episodes": EVALUATION, "seed": seed}
+    as_it_comes = evaluate(
+        lesson.env_id, model=str(pretrained_folder()), references=("solver",), out=folder / "zero", **same, **text
+    )
+    command = ["train", lesson.env_id, *(f"--env_kwargs={key}={value}" for key, value in lesson.env_kwargs.items())]
+    command += [f"--max_tokens_per_turn={lesson.max_tokens}", f"--grpo.max_completion_length={lesson.max_completion}"]
+    command += ["--action_format=plain", f"--eval_episodes={EVALUATION}", f"--seed={seed}", f"--warm_start={source}"]
+    command += options({"model": pretrained_folder(), **TRAIN, **lesson.train})
+    summary = complete(folder / "grpo", command)
+    greedy = evaluate(model=str(folder / "grpo"), temperature=0, references=(), out=folder / "greedy", **same)
     beside: dict[str, Any] = {}
     if POOL or (folder / "pool" / "summary.json").exists():
-        pool = complete(folder / "pool", ["train", lesson.env_id, *shared, *reinforce, "--credit=pool"])
-        beside = {"pool": pool.get("success_after"), "pool_greedy": pool.get("success_after_greedy")}
-        beside |= {"pool_seconds": pool["seconds"], "pool_curve": read_metrics(folder / "pool")[0]}
+        pool = complete(folder / "pool", [*command, "--credit=pool"])
+        of_pool = evaluate(model=str(folder / "pool"), temperature=0, references=(), out=folder / "pool_greedy", **same)
+        beside = {"pool": success_of(pool, "after"), "pool_greedy": of_pool.scores[0].mean().mean}
+        beside["pool_curve"], _, beside["pool_seconds"] = read_metrics(folder / "pool")
     if beside_trl:
-        command = ["train", lesson.env_id, *shared, *reinforce]
-        trl = complete(folder / "trl", command, in_trls_loop=True)
-        beside |= {"trl": trl.get("success_after"), "trl_seconds": trl["seconds"]}
-        beside["trl_curve"], beside["trl_tokens"] = read_metrics(folder / "trl")
+        beside["trl"] = success_of(complete(folder / "trl", command, in_trls_loop=True), "after")
+        beside["trl_curve"], beside["trl_tokens"], beside["trl_seconds"] = read_metrics(folder / "trl")
+    curve, tokens, seconds = read_metrics(folder / "grpo")
     return Learnt(
         lesson=name,
         source=source,
         seed=seed,
-        zero_shot=warm["before"]["success"],
-        warm=grpo.get("success_before"),
-        grpo=grpo.get("success_after"),
-        grpo_greedy=grpo.get("success_after_greedy"),
-        random=grpo.get("success_random"),
-        blind=grpo.get("success_blind"),
-        optimum=grpo.get("success_optimum"),
-        warm_seconds=warm["seconds"],
-        grpo_seconds=grpo["seconds"],
+        zero_shot=as_it_comes.scores[0].mean().mean,
+        warm=success_of(summary, "before"),
+        grpo=success_of(summary, "after"),
+        grpo_greedy=greedy.scores[0].mean().mean,
+        random=success_of(summary, "before", "random"),
+        blind=success_of(summary, "before", "blind"),
+        optimum=as_it_comes.scores[1].mean().mean,
+        warm_seconds=summary["warm_start"]["seconds"],
+        grpo_seconds=seconds,
         tokens=tokens,
         curve=curve,
-        episodes=[
-            first_episode(folder / "warm", trained=False, greedy=None),
-            first_episode(folder / "grpo", trained=False, greedy=False),
-            first_episode(folder / "grpo", trained=True, greedy=True),
-        ],
+        episodes=[first_episode(folder / "zero"), first_episode(folder / "grpo"), first_episode(folder / "greedy")],
         **beside,
     )
 
 
-def read_metrics(folder: Path) -> tuple[list[float | None], int]:
-    """Return the success of each step's episodes, and the tokens that the trainer counted."""
-    logs = list(read_json_lines(folder / "metrics.jsonl"))
+def success_of(summary: Mapping[str, Any], when: str, who: str = "model") -> float | None:
+    """Return a success rate of a training's summary."""
+    rate: float | None = (summary[when].get(who, {}).get("success") or {}).get("mean")
+    return rate
+
+
+def read_metrics(folder: Path) -> tuple[list[float | None], int, float]:
+    """Return the success of each step's episodes, the tokens that the trainer counted, and the seconds of the steps."""
+    logs = [line for _, line in read_lines(folder / "metrics.jsonl")]
     curve = [log.get("env/success") for log in logs if "env/return" in log]
-    return curve, int(max((log.get("num_tokens", 0) for log in logs), default=0))
+    return curve, int(max((log.get("num_tokens", 0) for log in logs), default=0)), logs[-1]["seconds"]
 
 
 def options(chosen: Mapping[str, Any]) -> list[str]:
-    return [f"--{key.replace('_', '-')}={value}" for key, value in chosen.items()]
+    return [f"--{key}={value}" for key, value in chosen.items()]
 
 
 def complete(folder: Path, command: list[str], *, in_trls_loop: bool = False) -> dict[str, Any]:
@@ -221,7 +213,7 @@ def command_in_trls_loop(words: list[str]) -> None:
     """Run a command of ``gym-trl``, whose training plays in the loop of TRL's guide and whose evaluations do not."""
     from trl import GRPOTrainer
 
-    from gym_trl.cli.app import main
+    from gym_trl.cli import main
     from gym_trl.grpo.spec import GymSpec
     from gym_trl.grpo.trainer import GymGRPOTrainer
 
@@ -324,10 +316,9 @@ def episodes_table(results: Sequence[Learnt]) -> Table:
     )
 
 
-def first_episode(folder: Path, *, trained: bool, greedy: bool | None) -> str:
-    """Return the responses and observations of the first evaluation episode, before or after a training."""
-    found = [one for one in read_records(folder) if one["split"] == "eval" and one["greedy"] == greedy]
-    played = next(one for one in found if bool(one["step"]) == trained)
+def first_episode(folder: Path) -> str:
+    """Return the responses and observations of the model's first evaluation episode."""
+    played = next(one for one in read_records(folder) if one["split"] == "eval" and one["policy"] != "solver")
     told = [*(turn["observation"] for turn in played["turns"]), played["last_observation"]]
     said = ["", *(turn["answer"] for turn in played["turns"])]
     lines = [

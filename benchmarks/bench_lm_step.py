@@ -67,7 +67,8 @@ def step(game: str, variant: str, folder: str | None = None) -> dict[str, float]
     from gym_trl import GymGRPOTrainer, GymSpec
     from gym_trl.grpo import speed, trainer_engine
     from gym_trl.testing import pretrained_folder
-    from gym_trl.training.models import ModelChoice, load_model
+    from gym_trl.players import load_model
+    from gym_trl.training import with_adapter
 
     made, played_game = VARIANTS[variant], dict(GAMES[game])
     episodes, group, at_once = played_game.pop("sizes", (8, 4, 2))
@@ -75,7 +76,8 @@ def step(game: str, variant: str, folder: str | None = None) -> dict[str, float]
         vars(speed)["can_score"] = lambda model: False
     if made.get("unmerged"):
         vars(trainer_engine)["merged_adapter"] = lambda model: nullcontext()
-    model, tokenizer = load_model(ModelChoice(model=folder or str(pretrained_folder()), lora=16, dtype="bfloat16"))
+    whole, tokenizer = load_model(folder or str(pretrained_folder()), dtype="bfloat16")
+    model = with_adapter(whole, 16)
     spec = GymSpec(
         "TrlEnv/GuessNumber-v0",
         num_tasks=64,

@@ -408,18 +408,27 @@ def _load(
         return tiny_model(tokenizer, seed=seed), tokenizer
     network, tokenizer = load_model(source, dtype=chosen.dtype, trainable=True)
     if chosen.lora and trained is None:
-        import torch
-
-        with needs("lora", "an adapter"):
-            from peft import LoraConfig, get_peft_model
-        # Without dropout, or the trained probabilities would not be those that were sampled from.
-        lora = LoraConfig(
-            r=chosen.lora, lora_alpha=_ALPHA, target_modules="all-linear", lora_dropout=0.0, task_type="CAUSAL_LM"
-        )
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            network = get_peft_model(network, lora)
+        network = with_adapter(network, chosen.lora, seed=seed)
     return network, tokenizer
+
+
+def with_adapter(model: Any, rank: int, *, seed: int = 0) -> Any:
+    """Return a model with a new adapter of every linear layer but the head, which alone is trained.
+
+    Args:
+        model: Transformers model.
+        rank: Rank of the adapter.
+        seed: Seed of its weights, which change nothing yet.
+    """
+    with needs("lora", "an adapter"):
+        from peft import LoraConfig, get_peft_model
+    import torch
+
+    # Without dropout, or the trained probabilities would not be those that were sampled from.
+    lora = LoraConfig(r=rank, lora_alpha=_ALPHA, target_modules="all-linear", lora_dropout=0.0, task_type="CAUSAL_LM")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return get_peft_model(model, lora)
 
 
 def _for_model(setting: Setting, tokenizer: Any, *, tiny: bool, plain: bool) -> Setting:

@@ -28,8 +28,8 @@ args = parser.parse_args()
 if (args.output / "config.json").exists():  # it was interrupted, or has fewer steps: continue from its checkpoint
     train(resume=args.output, steps=args.steps)
 else:
-    # The defaults say everything else. Some of the tiny model's: 128 episodes a step in groups of 16, one token a turn, a
-    # weight of the entropy without which it would stop trying, and a learning rate of 3e-3.
+    # The defaults say everything else. Some of the tiny model's: 128 episodes a step in groups of 16, one token a turn,
+    # a weight of the entropy without which it would stop trying, and a learning rate of 3e-3.
     train(
         "TrlEnv/GuessNumber-v0",
         model=args.model,

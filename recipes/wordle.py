@@ -5,9 +5,9 @@ $ python recipes/wordle.py                                                # Smol
 $ python recipes/wordle.py --model Qwen/Qwen3-0.6B --demonstrations solver
 $ python recipes/wordle.py --model tiny                                   # only whether everything works, in seconds
 
-Measured with a learning rate of 3e-4 in place of 1e-4, three seeds after a warm start on the solver: 0.14, 0.09 and 0.30
-after the warm start, and 0, 0.08 and 0.09 after 16 steps of GRPO: that rate was too high. Random play of Wordle with ten
-words wins 0.36 (docs/results.md, with results on other games).
+Measured with a learning rate of 3e-4 in place of 1e-4, three seeds after a warm start on the solver: 0.14, 0.09 and
+0.30 after the warm start, and 0, 0.08 and 0.09 after 16 steps of GRPO: that rate was too high. Random play of Wordle
+with ten words wins 0.36 (docs/results.md, with results on other games).
 """
 
 import argparse
@@ -27,9 +27,9 @@ args = parser.parse_args()
 if (args.output / "config.json").exists():  # it was interrupted, or has fewer steps: continue from its checkpoint
     train(resume=args.output, steps=args.steps)
 else:
-    # Without a warm start hardly a response is a guess. Random legal play teaches the format and nothing of the game, so
-    # that what GRPO adds is the game; with --demonstrations solver the model copies good play, too. After a warm start the
-    # whole response is the guess (small models follow no mark-up), and an adapter is trained.
+    # Without a warm start hardly a response is a guess. Random legal play teaches the format and nothing of the game,
+    # so that what GRPO adds is the game; with --demonstrations solver the model copies good play, too. After a warm
+    # start the whole response is the guess (small models follow no mark-up), and an adapter is trained.
     train(
         "TrlEnv/Wordle-v0",
         model=args.model,

@@ -38,7 +38,7 @@ def tokenizer(pretrained: Path) -> Any:
 def run(pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a training of one step."""
     folder = tmp_path_factory.mktemp("runs") / "run"
-    size = ["--steps=1", "--episodes-per-step=4", "--num-generations=2", "--eval-episodes=2", "--max-tokens-per-turn=6"]
+    size = ["--steps=1", "--groups=2", "--num_generations=2", "--eval_episodes=2", "--max_tokens_per_turn=6"]
     grpo = ["--grpo=save_strategy=no"]
     program = Path(gym_trl.__file__).with_name("__main__.py")
     done = warm.run(program, "train", *GUESS, f"--model={pretrained}", *size, *grpo, f"--out={folder}", timeout=280)

@@ -44,10 +44,11 @@ def test_a_training_that_fails_anywhere_changes_no_later_one(alone, trainings):
 
 
 SETTINGS = """
-from gym_trl.training.options import choose
-from gym_trl.training.configs import grpo_config
+from pathlib import Path
 
-grpo_config(choose("TrlEnv/Echo-v0"))
+from gym_trl.training import _grpo_config, choose
+
+_grpo_config(Path("run"), choose("TrlEnv/Echo-v0"), vllm=None, seed=0)
 from support import failing_trainings
 
 assert not failing_trainings.ours(failing_trainings.attributes())
