@@ -269,9 +269,9 @@ class Evidence:
     def near(self, games: Sequence[Game], *, paid: bool = False) -> bool:
         """Return whether games are near the best score, and better than random play."""
         best, chance = self.best(paid=paid), self.score(self.random, paid=paid)
-        if best is None or self.score(games, paid=paid) - chance < NEAR * (best - chance):
+        if best is None or best <= chance:
             return False
-        return self.better(games, paid=paid)
+        return self.score(games, paid=paid) - chance >= NEAR * (best - chance) and self.better(games, paid=paid)
 
     def better(self, games: Sequence[Game], *, than: Sequence[Game] | None = None, paid: bool = True) -> bool:
         """Return whether games are worth more, beyond chance, than others of the same tasks."""
