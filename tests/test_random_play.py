@@ -1,6 +1,5 @@
 """Random play: of any space, independent of the environment with the same seed, and the same wherever it is played."""
 
-import io
 import math
 import statistics
 from collections.abc import Callable, Mapping
@@ -120,12 +119,6 @@ def test_numbers_of_no_known_range_are_mostly_short() -> None:
     assert "mostly short ones" in description_of(env, observation, info)
 
 
-def test_the_report_says_what_random_play_of_digits_is() -> None:
-    found = Inspector(lambda: Price(instructions="From 1 to 99."), 20, search_steps=0).look_at("reward")
-    assert "of random numbers from 1 to 99 (define random_policy for random play)" in found.got
-    assert float(found.got.split()[0]) > -60
-
-
 class OwnPolicy(Price):
     """Says itself what random play is."""
 
@@ -203,15 +196,3 @@ def test_an_evaluation_plays_at_random_wherever_the_checks_do(make: Callable[[],
     report = Inspector(make, 5, search_steps=0)
     assert report.look_at("end").verdict == "ok"
     assert wanted is None or {game.actions[0] for game in report.some} <= wanted
-
-
-@given(st.integers(0, 2**32 - 1), st.integers(1, 100))
-@examples(60)
-def test_a_sample_of_a_text_space_can_be_printed_anywhere(seed: int, length: int) -> None:
-    space = AnyText(length, seed=seed)
-    console = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    for _ in range(50):
-        text = space.sample()
-        assert text in space
-        assert text.isprintable()
-        print(text, file=console, flush=True)
