@@ -94,7 +94,7 @@ def test_no_strategy_gets_more_of_perfect_poker_than_kuhn_says(seat: int, value:
             return float(info["payoffs"][seat])
         if env.to_move == seat:
             return worth(strategy, cards, (*played, strategy[cards[seat], played]))
-        chance = env._chance_of_bet()
+        chance: float = env._chance_of_bet()
         return chance * worth(strategy, cards, (*played, "bet")) + (1 - chance) * worth(
             strategy, cards, (*played, "pass")
         )
