@@ -77,7 +77,12 @@ class Lesson:
 
 
 TRAIN: Mapping[str, Any] = {
-    **{"lora": 16, "warm_episodes": 256, "learning_rate": 3e-4, "steps": 16, "groups": 3, "num_generations": 16}
+    "lora": 16,
+    "warm_episodes": 256,
+    "learning_rate": 3e-4,
+    "steps": 16,
+    "groups": 3,
+    "num_generations": 16,
 }
 EVALUATION = 8 if QUICK else 256 if GPU else 64
 if GPU:

@@ -66,8 +66,8 @@ def step(game: str, variant: str, folder: str | None = None) -> dict[str, float]
 
     from gym_trl import GymGRPOTrainer, GymSpec
     from gym_trl.grpo import speed, trainer_engine
-    from gym_trl.testing import pretrained_folder
     from gym_trl.players import load_model
+    from gym_trl.testing import pretrained_folder
     from gym_trl.training import with_adapter
 
     made, played_game = VARIANTS[variant], dict(GAMES[game])

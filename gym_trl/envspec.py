@@ -9,27 +9,26 @@ from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import lru_cache, partial
-from itertools import accumulate, product
+from itertools import accumulate
 from typing import Any, Literal, NamedTuple, Self
 
 import gymnasium as gym
 import numpy as np
 
-from gym_trl.errors import ConfigError, GymTRLError, failures_ignored, raise_interrupt, refused
+from gym_trl.errors import ConfigError, GymTRLError, raise_interrupt, refused
 from gym_trl.executors.make import EXECUTORS, ExecutorConfig, make_pool, most_capable
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env
 from gym_trl.kinds import Arguments, option_types
 from gym_trl.options import Envs, EpisodeOptions, ExecutorName, Text, check_seats, has_workers, signed
-from gym_trl.random_play import random_play, solver_play
 from gym_trl.registration import EnvMaker, EnvSource, cannot_make, env_name, find_maker
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.text.parsing import ActionFormat
 from gym_trl.types import Task
 from gym_trl.user_functions import check_arguments, left_to_the_rollout, try_functions, watched
 from gym_trl.wrappers.as_text import as_text
-from gym_trl.wrappers.base import attribute_of, instructions_of, layers_of
-from gym_trl.wrappers.declare_success import DeclareSuccess, declare_success
+from gym_trl.wrappers.base import attribute_of, instructions_of
+from gym_trl.wrappers.declare_success import declare_success
 from gym_trl.wrappers.instructions import Instructions
 from gym_trl.wrappers.levels import Levels
 from gym_trl.wrappers.parse_action import ParseAction
@@ -162,8 +161,6 @@ class EnvSpec(Text):
                 if self.seats is None:
                     check_seats_are_played(env)
                 self._check_functions(env, stepping)
-                if self.success == "info":
-                    self._check_info(env_id)
                 if stepping.executor is None:
                     preferred = attribute_of(env, "preferred_executor") or "thread"
                     if preferred not in EXECUTORS:
@@ -206,30 +203,6 @@ class EnvSpec(Text):
             with left_to_the_rollout():
                 env.reset(seed=0)
 
-    def _check_info(self, env_id: str) -> None:
-        """Play a few episodes to see that ``success="info"`` has something to read.
-
-        Raises:
-            ConfigError: The environment does not say that it declares success, and no step of its solver or of random
-                play did.
-        """
-        plain = replace(self, action_format=None, state_key=None)
-        with plain.checked(env_id) as env:
-            layers = layers_of(env)
-            inside = next((layer.env for layer in layers if isinstance(layer, DeclareSuccess)), env)
-            if attribute_of(inside, "declares_success"):
-                return
-            steps = 0
-            for info in _infos_in_play(env):
-                if info.get("success") is not None:
-                    return
-                steps += 1
-        if steps:
-            raise ConfigError(
-                f"success must be a return to reach or a function of the last info and the return, got 'info': none of "
-                f"{steps} steps of {env_id}, by random play and its solver if it has one, set info['success']"
-            )
-
     def _stack(self, env_id: str, **level: Any) -> TextEnvironment:
         kwargs = {**self._kwargs[env_id], **level}
         made = self._makers[env_id](**kwargs)
@@ -259,23 +232,6 @@ class EnvSpec(Text):
         return made
 
 
-def _infos_in_play(env: TextEnvironment) -> Iterator[Mapping[str, Any]]:
-    """Yield the ``info`` of some steps of an environment's solver, if it has one, and of random play."""
-    for number, policy_for in product(range(_EPISODES), (solver_play, random_play)):
-        seed, infos = derive_seed(number, "success", policy_for is solver_play), list[Mapping[str, Any]]()
-        with failures_ignored():  # what fails here is left to the first rollout, which counts it
-            if policy_for is solver_play and attribute_of(env, "solver") is None:
-                continue
-            observation, info = env.reset(seed=seed)
-            act, over = policy_for(env, seed), False
-            while not over and len(infos) < _STEPS:
-                observation, _, terminated, truncated, info = env.step(act(observation, info))
-                infos.append(info)
-                over = terminated or truncated
-        yield from infos
-
-
-_EPISODES, _STEPS = 8, 200
 _FUNCTIONS = ("observe", "act", "success", "state_key")
 
 

@@ -8,8 +8,9 @@ from time import perf_counter
 from typing import Protocol, TypeAlias
 
 from gym_trl.chat import ChatLike
-from gym_trl.episode import Episode, Segment, Span, reason_of
+from gym_trl.episode import Episode, Segment, Span
 from gym_trl.errors import ConfigError, check_counts, described, raise_interrupt, stops_a_rollout
+from gym_trl.seats import leave, pay
 from gym_trl.text.chat_client import ModelStopped
 from gym_trl.text.thoughts import AnswerText
 from gym_trl.types import (
@@ -257,14 +258,14 @@ async def play(
                 if seats == 1 or isinstance(result, EnvFailure):
                     episode.step(result)
                 else:
-                    _pay(episodes, episode, result)
+                    pay(episodes, episode, result)
     except TimeoutError:
         if not time.expired():
             raise
         episode.stop(StopReason.CANCELLED, f"the episode took longer than {timeout:g} s")
     for other in episodes:
         if other is not episode:
-            _leave(other, episode, result)
+            leave(other, episode, result)
     return episodes
 
 
@@ -274,38 +275,3 @@ async def _timed(step: Awaitable[StepResult | EnvFailure], episode: Episode) -> 
         return await step
     finally:
         episode.env_seconds += perf_counter() - began
-
-
-def _pay(episodes: Sequence[Episode], mover: Episode, result: StepResult) -> None:
-    """Note what a step of a game pays to each seat, and stop the episode of the seat that acted if the game is over."""
-    mover.pay(result)
-    for other, payoff in zip(episodes, result.info.get("payoffs", ()), strict=False):
-        if other is not mover:  # its own payoff is the reward
-            other.earn(payoff)
-    if result.terminated or result.truncated:
-        _end(mover, result, result.observation)
-
-
-def _leave(episode: Episode, ended: Episode, result: StepResult | EnvFailure) -> None:
-    """Stop the episode of a seat because that of another has ended."""
-    over = isinstance(result, StepResult) and (result.terminated or result.truncated)
-    if ended.stop_reason is not None and not ended.stop_reason.scored:
-        episode.stop(ended.stop_reason, ended.error)
-    elif not episode.turns:
-        episode.stop(StopReason.UNPLAYED)
-    elif over and ended.stop_reason is not StopReason.INVALID:
-        assert isinstance(result, StepResult)
-        _end(episode, result, "", charged=result.truncated)  # the environment has settled with the seat that acted
-    else:
-        whole = ended.stop_reason is StopReason.TURN_LIMIT
-        episode.stop(StopReason.TURN_LIMIT if whole else StopReason.FORFEIT, ended.error)
-
-
-def _end(episode: Episode, result: StepResult, text: str, *, charged: bool = False) -> None:
-    """Show a seat the end of its game, by a text of its own if there is one, and stop its episode."""
-    info = {name: value for name, value in result.info.items() if name != "success"}
-    successes, texts = info.get("successes"), info.get("observations", {})
-    if successes is not None:
-        info["success"] = bool(successes[episode.seat or 0])
-    episode.show(replace(result, observation=texts.get(episode.seat, text), info=info))
-    episode.stop(reason_of(result), charged=charged)

@@ -1,6 +1,5 @@
 """Random play: of any space, independent of the environment with the same seed, and the same wherever it is played."""
 
-import io
 import math
 import statistics
 from collections.abc import Callable, Mapping
@@ -191,15 +190,3 @@ def test_an_evaluation_plays_at_random_what_the_environment_says(
     assert len(actions) == 12
     assert wanted is None or set(actions) == wanted
     assert make is not Price or all(action in Price().action_space for action in actions)
-
-
-@given(st.integers(0, 2**32 - 1), st.integers(1, 100))
-@examples(60)
-def test_a_sample_of_a_text_space_can_be_printed_anywhere(seed: int, length: int) -> None:
-    space = AnyText(length, seed=seed)
-    console = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    for _ in range(50):
-        text = space.sample()
-        assert text in space
-        assert text.isprintable()
-        print(text, file=console, flush=True)

@@ -59,7 +59,7 @@ class Changing(Fair):
 
     def step(self, action: str) -> Any:
         Changing.calls += 1
-        raise [KeyError, ValueError][Changing.calls // 4 % 2]("another exception in each rollout")
+        raise [KeyError, ValueError][(Changing.calls - 1) // 4 % 2]("another exception in each rollout of four")
 
 
 class Global(Fair):

@@ -72,7 +72,7 @@ def test_samples_are_varied_reproducible_and_in_the_space() -> None:
     space, same = AnyText(max_length=8, seed=3), AnyText(max_length=8, seed=3)
     samples = [space.sample() for _ in range(2_000)]
     assert samples == [same.sample() for _ in range(2_000)]
-    assert all(sample in space for sample in samples)
+    assert all(sample in space and sample.isascii() and sample.isprintable() for sample in samples)
     assert {len(sample) for sample in samples} == set(range(9))
     assert len(set("".join(samples))) > 90
 

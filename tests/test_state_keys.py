@@ -135,6 +135,8 @@ def test_the_history_is_the_key_of_an_environment_without_one() -> None:
     assert not one.markov_keys
     assert keys(one)[0] == keys(other)[0]
     assert not set(keys(one)[1:]) & set(keys(other)[1:])
+    unreadable = (played(EnvSpec(Nameless, state_key="auto", turn_limit=3), said) for said in ("what?", "why?"))
+    assert len(set(map(keys, unreadable))) == 1  # the environment has seen none of it
     env, tasks = StateKey(Nameless()), [(1, {}), (2, {}), (1, {"level": 2})]
     assert len({env.reset(seed=seed, options=options) and env.state.key for seed, options in tasks}) == 3
 

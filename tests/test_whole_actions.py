@@ -13,7 +13,7 @@ from gym_trl.executors import InlinePool
 from gym_trl.executors.step import take_step
 from gym_trl.rollout import Episode, Limits, rollout, run
 from gym_trl.testing import ByteChat, ScriptedEngine
-from gym_trl.text.parsing import CUT, ActionFormat
+from gym_trl.text.parsing import CUT
 from gym_trl.types import StepResult, StopReason, Task, UnfinishedResponse
 from gym_trl.wrappers import InvalidActionPenalty, ParseAction, TurnLimit
 
@@ -78,13 +78,6 @@ def test_an_action_whose_mark_was_complete_before_the_cut_is_whole(how: str) -> 
     said = MARKED[how].format(42) + " because it is"
     one = played(ParseAction(env, how), said, len(said) - 4)
     assert (env.heard, one.cut_actions, one.invalid_actions) == (["42"], 0, 0)
-
-
-@pytest.mark.parametrize("how", ["tag", "boxed", "json:move"])
-def test_a_mark_that_was_begun_again_before_the_cut_is_not_whole(how: str) -> None:
-    mark = MARKED[how].format(42)
-    for stop in range(len(mark) + 4 + {"tag": 8, "boxed": 7, "json:move": 1}[how], 2 * len(mark) + 4):
-        assert ActionFormat(how).find(f"{mark} or {mark}"[:stop], cut=True) is None
 
 
 @pytest.mark.parametrize("how", FORMATS)

@@ -58,13 +58,12 @@ class Opponent(TextWrapper):
         self._seats = attribute_of(env, "num_seats")
         if seat is not None and (isinstance(seat, bool) or seat not in range(self._seats)):
             raise ConfigError(f"seat must be an integer from 0 to {self._seats - 1} or None, got {seat!r}")
-        named = {"random": self._random_policy, "solver": attribute_of(env, "solver")}
-        make = named[policy] if isinstance(policy, str) and policy in named else load_function(policy)
-        if make is None:
-            raise ConfigError(f"{env} has no solver that could play against the agent")
         self.seat = seat
-        self._is_random = policy == "random"
-        self._make: Callable[[int], Policy] = make
+        self._make: Callable[[int], Policy] | None = None  # random play
+        if policy != "random":
+            self._make = attribute_of(env, "solver") if policy == "solver" else load_function(policy)
+            if self._make is None:
+                raise ConfigError(f"{env} has no solver that could play against the agent")
         self._rng = np.random.default_rng()
         self._agent = 0
         self._owed = 0.0
@@ -76,7 +75,7 @@ class Opponent(TextWrapper):
         Raises:
             AttributeError: A policy plays, whose state is not known.
         """
-        if not self._is_random:
+        if self._make is not None:
             raise AttributeError("the state of an opponent is not known")
         return self._agent, self._owed, generator_key(self._rng)
 
@@ -89,8 +88,8 @@ class Opponent(TextWrapper):
     def begin(self, observation: str, info: dict[str, Any]) -> Reset:
         """Make the policies, and play until it is the agent's turn."""
         self._agent = int(self._rng.integers(self._seats)) if self.seat is None else self.seat
-        others = [seat for seat in range(self._seats) if seat != self._agent]
-        self._policies = {seat: self._make(int(self._rng.integers(2**31))) for seat in others}
+        seeds = {seat: int(self._rng.integers(2**31)) for seat in range(self._seats) if seat != self._agent}
+        self._policies = {seat: self._make(seed) if self._make else self._random for seat, seed in seeds.items()}
         self._over = None
         observation, owed, terminated, truncated, info = self._answered((observation, 0.0, False, False, info))
         self._owed = float(owed)  # paid before the agent's first action
@@ -128,9 +127,6 @@ class Opponent(TextWrapper):
         """Play an action of the seat to move, with the agent's reward."""
         observation, _, terminated, truncated, info = self.env.step(action)
         return observation, info["payoffs"][self._agent], terminated, truncated, info
-
-    def _random_policy(self, seed: int) -> Policy:
-        return self._random
 
     def _random(self, observation: str) -> str:
         if not self._listed:

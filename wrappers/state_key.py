@@ -36,18 +36,6 @@ KeyFunction: TypeAlias = Callable[[Any], Hashable]
 """Function from the unwrapped environment to the key of its current state."""
 
 _LONGEST = 48
-_STATELESS = (
-    gym.ObservationWrapper,
-    gym.ActionWrapper,
-    gym.RewardWrapper,
-    gym.wrappers.TimeLimit,
-    gym.wrappers.OrderEnforcing,
-    gym.wrappers.PassiveEnvChecker,
-    gym.wrappers.RecordEpisodeStatistics,
-)
-"""Wrappers of Gymnasium that keep no state, or a number of turns."""
-_STATEFUL = {"DelayObservation", "NormalizeObservation", "StickyAction", "TimeAwareObservation"}
-"""Names of Gymnasium's wrappers that keep or show a state although their base class suggests otherwise."""
 
 
 class StateKey(TextWrapper):
@@ -187,10 +175,9 @@ def _digest(text: str) -> str:
 
 
 def _is_known(layer: Any) -> bool:
-    """Return whether it is known what a wrapper adds to the state."""
+    """Return whether it is known what a wrapper adds to the state; of others than ours, some check, count or reward."""
     if not isinstance(layer, TextWrapper):
-        names = {kind.__name__ for kind in type(layer).__mro__}
-        return isinstance(layer, _STATELESS) and not names & _STATEFUL
+        return type(layer).__module__ == "gymnasium.wrappers.common" or isinstance(layer, gym.RewardWrapper)
     try:
         layer.part()
     except AttributeError:

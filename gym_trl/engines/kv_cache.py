@@ -88,8 +88,6 @@ class KVCache:
         """Keys and values by layer, each of shape (tokens, heads, size of a head)."""
         self.tokens = 0
         """Number of tokens for which there is memory now."""
-        self.evicted = 0
-        """Number of sequences that made room for others."""
         self._blocks: dict[int, Block] = {}
         # By units: 0 if free, when its sequence was last used, or _RUNNING.
         self._used = np.zeros(self.limit // UNIT, dtype=np.int64)
@@ -196,7 +194,6 @@ class KVCache:
         if latest[place]:
             for block in [one for one in self._blocks.values() if one.start < end and start < one.start + one.capacity]:
                 self.free(block)
-                self.evicted += 1
         if end > self.tokens:
             self.tokens = min(self.limit, max(end, self.tokens * 3 // 2))
             for parts in self.layers.values():  # one after the other, so that there is no second arena

@@ -1,6 +1,6 @@
 """Reward function that pays the environment's return, and the metrics of episodes."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple, Self
 
@@ -59,24 +59,17 @@ def metrics(outcomes: Collection[Outcome]) -> dict[str, float]:
     means: dict[str, list[float]] = {"unscored": [one.episode_return is None for one in played]}
     for reason in sorted({one.stop_reason for one in played}):
         means[f"stop/{reason}"] = [one.stop_reason is reason for one in played]
-    means |= _returns_and_successes(scored)
+    parts = {"": scored}
+    if len(env_ids := sorted({one.env_id for one in played})) > 1:
+        parts |= {f"/{env_id}": [one for one in scored if one.env_id == env_id] for env_id in env_ids}
+    for of, some in parts.items():
+        means[f"return{of}"] = [one.episode_return for one in some if one.episode_return is not None]
+        means[f"success{of}"] = [one.success for one in some if one.success is not None]
     for name in dict.fromkeys(name for one in scored for name in one.counts):
         means[name] = [one.counts[name] for one in scored if name in one.counts]
     if any(one.replaced for one in played):
         means["replaced"] = [one.replaced for one in played]
-    if len(env_ids := sorted({one.env_id for one in played})) > 1:
-        for env_id in env_ids:
-            own = _returns_and_successes(one for one in scored if one.env_id == env_id)
-            means |= {f"{name}/{env_id}": values for name, values in own.items()}
     return {name: fmean(values) for name, values in means.items() if values}
-
-
-def _returns_and_successes(scored: Iterable[Outcome]) -> dict[str, list[float]]:
-    scored = list(scored)
-    return {
-        "return": [one.episode_return for one in scored if one.episode_return is not None],
-        "success": [one.success for one in scored if one.success is not None],
-    }
 
 
 def env_reward(

@@ -1,4 +1,8 @@
-"""TRL's ``rollout_func``: from the tasks of prompts to whole episodes, with the exact tokens that the model sampled."""
+"""TRL's ``rollout_func``: from the tasks of prompts to whole episodes, with the exact tokens that the model sampled.
+
+A rollout is what one call on one process plays: ``RolloutFunc`` is the function, ``rollout`` plays the episodes, and
+``Rollout`` holds them.
+"""
 
 import weakref
 from collections import Counter

@@ -15,7 +15,6 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from gym_trl import GymSpec
 from gym_trl.engines import transformers as module
 from gym_trl.engines.attention_backends import no_cudnn_attention
-from gym_trl.engines.kv_cache import UNIT, KVCache
 from gym_trl.engines.sampler import End
 from gym_trl.engines.transformers import TransformersEngine
 from gym_trl.errors import ConfigError, EngineError
@@ -190,25 +189,6 @@ def test_only_new_tokens_are_computed_and_a_group_shares_its_prompt():
 def test_a_long_prompt_is_computed_in_several_steps(monkeypatch):
     monkeypatch.setattr(module, "_STEP_TOKENS", 16)
     check_alone(LLAMA, play(engine(), 2, episodes=4))
-
-
-def test_the_least_recently_used_sequence_makes_room():
-    kept = KVCache(4 * UNIT)
-
-    def opened(ids, owner):
-        block = kept.open(np.array(ids), kept.find(np.array(ids), owner), room=1, owner=owner)
-        assert block is not None
-        block.computed = block.length
-        kept.release(block, owner)
-        return block
-
-    first, second, _, _ = (opened([number] * 40, str(number)) for number in range(4))
-    assert opened([0] * 40 + [9], "0") is first
-    assert kept.evicted == 0
-    assert opened([7] * 40, "7").start == second.start
-    assert kept.evicted == 1
-    assert kept.tokens <= kept.limit
-    assert not kept.fits(5 * UNIT)
 
 
 @pytest.mark.parametrize("whole", [{}, WHOLE])

@@ -20,6 +20,7 @@ LENGTHS = [
     row("GuessNumber", {"high": 63}, [1, 2, 4, 8, 16, 32]),
     row("LightsOut", {"difficulty": "easy"}, [4, 6, 4, 1]),  # each set of presses solves another board
     row("LightsOut", {"size": 3}, [9, 36, 84, 126, 126, 84, 36, 9, 1]),
+    row("LightsOut", {"size": 4, "turns": 16}, [16, 120, 560, 1387, 1440, 540, 32]),  # 16 solutions a board
     row("Mastermind", {}, [1, 6, 62, 533, 694]),  # Knuth's 5801 guesses
     row("Mastermind", {"difficulty": "easy"}, [1, 4, 8, 3]),
     row("Mastermind", {"difficulty": "hard"}, [1, 19, 244, 2255, 11852, 15961, 2366, 70], slow="nightly"),
@@ -93,7 +94,7 @@ def test_no_strategy_gets_more_of_perfect_poker_than_kuhn_says(seat: int, value:
             return float(info["payoffs"][seat])
         if env.to_move == seat:
             return worth(strategy, cards, (*played, strategy[cards[seat], played]))
-        chance = env._chance_of_bet()
+        chance: float = env._chance_of_bet()
         return chance * worth(strategy, cards, (*played, "bet")) + (1 - chance) * worth(
             strategy, cards, (*played, "pass")
         )

@@ -31,6 +31,7 @@ def test_the_solver_is_right_whatever_the_arguments(instance: int, hops: int, mo
     env = ToolUse(hops=hops, documents=max(6, 4 * hops) + more, turns=2 * hops + 1)
     steps = play(env, env.solver(), options={"instance": instance})
     assert [step[2] for step in steps[1:]] == [0.0] * (len(steps) - 2) + [1.0]
+    assert str(env.country.question.answer) not in env.country.question.text
 
 
 @pytest.mark.parametrize("sql", STOPPED)

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Hashable, Sequence
 from fractions import Fraction
-from itertools import zip_longest
 from statistics import fmean
 from typing import Any
 
@@ -96,14 +95,6 @@ def test_an_episode_without_company_has_no_advantage(name: str, group: list[Turn
     assert ESTIMATORS[name](group) == near([[0.0] * len(group[0].rewards)])
 
 
-@given(group=groups(least=1))
-def test_episode_equals_trl(group: list[Turns]) -> None:
-    # TRL 1.16, GRPOTrainer._generate_and_score_completions: rewards - nanmean of the group.
-    returns = np.array([sum(one.rewards) for one in group])
-    for row, expected in zip(episode(group), returns - np.nanmean(returns), strict=True):
-        assert row == pytest.approx([expected] * len(row), abs=1e-9)
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # By hand
 # ---------------------------------------------------------------------------------------------------------------------
@@ -138,16 +129,6 @@ def test_pool_as_computed_by_hand() -> None:
     hidden = [one._replace(markov=False) for one in group]
     assert pool(hidden) == near([[1 - 0.25, 1 - 0.0], [0 - 0.75, 0 - 0.75], [0.5 - 0.5, 0 - 0.5]])
     assert pool([*group[:2], hidden[2]]) == near(pool(hidden))
-
-
-def test_an_episode_never_counts_for_itself() -> None:
-    looping = Turns([1.0, 1.0, 1.0], ["hall", "hall", "hall"], markov=True)
-    other = Turns([0.0], ["hall"], markov=True)
-    # The looping episode's baselines: 0 at turn 0, and in turns without company the same; the other's visit: 0.
-    # Q: last 1, then 1 + (1 + 0) / 2, then 1 + (1.5 + 0) / 2. The other: Q 0, V (3 + 3) / 2.
-    assert pool([looping, other]) == near([[1.75, 1.5, 1.0], [-3.0]])
-    # Not Markov, its first visit alone counts for the other: (3 + 3) / 2.
-    assert pool([one._replace(markov=False) for one in (looping, other)]) == near([[3.0, 2.0, 1.0], [-3.0]])
 
 
 def test_values_are_shared_between_numbers_of_turns_left_as_computed_by_hand() -> None:
@@ -220,22 +201,6 @@ def test_the_expected_gradient_of_grpo_is_the_exact_one_times_a_number(stops: bo
     mdp = SmallMDP(np.random.default_rng(0), 2, stops=stops)
     expected = mdp.gradient(episode, 3, lambda turn, state: state, markov=False)
     assert expected == pytest.approx(mdp.exact_gradient() * float(Fraction(2, 3)), abs=1e-12)
-
-
-def by_turn(group: Sequence[Turns]) -> list[list[float]]:
-    """Return the rewards from a turn on, each less the mean at the same turn: biased where lengths differ."""
-    columns = zip_longest(*(one.rewards for one in group))
-    at = [fmean(paid for paid in column if paid is not None) for column in columns]
-    merits = [[paid - mean for paid, mean in zip(one.rewards, at, strict=False)] for one in group]
-    return [[sum(row[turn:]) for turn in range(len(row))] for row in merits]
-
-
-def test_the_enumeration_notices_a_bias() -> None:
-    mdp = SmallMDP(np.random.default_rng(1), 2, stops=True)
-    unlike = mdp.gradient(pool, 3, lambda turn, state: 0, markov=True)  # declared Markov, and is not
-    assert np.abs(unlike - mdp.exact_gradient()).max() > 1e-3
-    expected, exact = mdp.gradient(by_turn, 3, lambda turn, state: 0, markov=False), mdp.exact_gradient()
-    assert float((expected * exact).sum() / np.sqrt((expected**2).sum() * (exact**2).sum())) < 0.995
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -18,10 +18,13 @@ from trl import GRPOTrainer
 from gym_trl import GymGRPOTrainer, StopReason, env_reward
 from gym_trl.errors import ChatTemplateError, ConfigError, InfrastructureError
 from gym_trl.grpo import curriculum
+from gym_trl.grpo.dataset import make_dataset
+from gym_trl.grpo.resampling import other_task
 from gym_trl.grpo.rewards import Outcome, metrics
 from gym_trl.grpo.rollout_func import STATE
 from gym_trl.spaces import AnyText
 from gym_trl.testing import tiny_tokenizer
+from gym_trl.types import Task
 
 pytestmark = pytest.mark.trl
 GROUP = 4
@@ -397,6 +400,13 @@ def test_dead_groups_are_played_again_with_other_tasks_and_counted(credit: str, 
         everything = [*rollout.episodes, *rollout.replaced]
         assert log["env/return"] == pytest.approx(mean(one.episode_return for one in everything))
         assert log.get("env/replaced", 0.0) == pytest.approx(len(rollout.replaced) / len(everything))
+
+
+def test_a_dead_group_plays_another_task_which_there_must_be() -> None:
+    tasks = [Task("Any", 0), Task("Any", 1)]
+    assert all(other_task(make_dataset(tasks), tasks[0], seed) == tasks[1] for seed in range(20))
+    with pytest.raises(ConfigError, match="num_tasks"):
+        other_task(make_dataset(tasks[:1]), tasks[0], 0)
 
 
 def test_groups_without_a_scored_episode_are_not_played_again(tmp_path: Path) -> None:

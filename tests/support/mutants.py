@@ -45,7 +45,7 @@ LAWS = {
     "4 logprobs": Law("gym_trl/engines/sampler.py gym_trl/grpo/speed.py", "engines/test_transformers grpo/test_speed"),
     "5 together": Law("gym_trl/rollout.py", "test_rollout"),
     "6 groups": Law("gym_trl/grpo/dataset.py gym_trl/grpo/rollout_func.py", "grpo/test_dataset grpo/test_trainings"),
-    "7 seeds": Law("gym_trl/seeding.py wrappers/own_global_random.py", "test_seeding wrappers/test_every_wrapper"),
+    "7 seeds": Law("gym_trl/seeding.py", "test_seeding wrappers/test_every_wrapper"),
     "8 episodes": Law("gym_trl/executors/thread.py gym_trl/executors/inline.py", "test_executors test_rollout"),
     "9 blind": Law("gym_trl/check/evidence.py", "test_check"),
     "10 vectors": Law("gym_trl/vector.py", "test_vector"),
@@ -57,7 +57,7 @@ LAWS = {
         "wrappers/declare_success.py gym_trl/types.py gym_trl/evaluation.py", "test_types test_evaluation test_play"
     ),
     "14 unscored": Law("gym_trl/grpo/rewards.py gym_trl/errors.py", "test_whose_fault grpo/test_trainings"),
-    "15 no way out": Law("wrappers/turn_limit.py", "test_no_way_out wrappers/test_reward_wrappers"),
+    "15 no way out": Law("wrappers/turn_limit.py", "test_no_way_out wrappers/test_every_wrapper"),
     "16 control tokens": Law("gym_trl/encoder.py gym_trl/chat.py", "test_control_tokens test_chat"),
     "18 metrics": Law("gym_trl/grpo/rewards.py", "grpo/test_trainings grpo/test_two_processes"),
     "19 whole actions": Law(

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 import pytest
 from gymnasium.wrappers import ClipReward, TransformReward
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 
 from gym_trl.envs.guess_number import GuessNumber
 from gym_trl.errors import ConfigError, NotTextError
@@ -66,6 +66,7 @@ def test_actions_have_their_price_and_invalid_ones_once() -> None:
     st.floats(-9, 9),
     st.booleans(),
 )
+@example(["1"] * 6, 2, -1.0, False)
 def test_over_an_episode_a_potential_adds_up_to_less_than_the_start(
     guesses: list[str], turns: int, weight: float, outside: bool
 ) -> None:

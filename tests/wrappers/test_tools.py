@@ -94,6 +94,10 @@ def test_what_is_no_call_is_an_invalid_action_of_which_the_model_is_told(answer:
     assert rest == [0.0, False, False, {"action_valid": False, "tool": None}]
 
 
+def test_a_call_in_a_thought_is_none() -> None:
+    assert "tool" not in started().step(f"<think>{call('fail')}</think>31")[4]
+
+
 def test_an_episode_has_a_number_of_calls_with_results_of_a_length() -> None:
     env = started(max_calls=2, max_length=5)
     for _ in range(2):

@@ -7,7 +7,7 @@ import gymnasium as gym
 import pytest
 
 from gym_trl.errors import ConfigError
-from gym_trl.wrappers import Opponent, Seats
+from gym_trl.wrappers import Seats
 
 pytest.importorskip("pyspiel", reason="OpenSpiel is not installed")
 pytestmark = pytest.mark.external
@@ -42,17 +42,6 @@ def test_random_play_of_all_seats_is_paid_the_games_returns(name: str) -> None:
         assert paid == pytest.approx(env.unwrapped.state.returns())
         assert all(f"You got {paid[seat]:g}." in text for seat, text in info["observations"].items())
         assert min(paid) >= env.unwrapped.loss_return + max(paid)
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_an_opponent_leaves_one_seat_its_own_return(name: str) -> None:
-    env = Opponent(game(name), "random", seat=1)
-    for seed in range(3):
-        rng, total, over, info = random.Random(seed), 0.0, False, env.reset(seed=seed)[1]
-        while not over:
-            _, reward, over, _, info = env.step(rng.choice(info["admissible_actions"]))
-            total += float(reward)
-        assert total == pytest.approx(env.unwrapped.state.returns()[1])  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("name", ["kuhn_poker", "leduc_poker", "kuhn_poker(players=3)", "liars_dice(dice_sides=3)"])

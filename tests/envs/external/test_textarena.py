@@ -1,4 +1,4 @@
-"""Games of TextArena, for one player and for several, keep the protocol of seats."""
+"""Games of TextArena for several players keep the protocol of seats."""
 
 import random
 from typing import Any
@@ -7,16 +7,11 @@ import gymnasium as gym
 import pytest
 
 from gym_trl.errors import ConfigError
-from gym_trl.wrappers import Opponent, Seats
+from gym_trl.wrappers import Seats
 
 pytest.importorskip("textarena", reason="TextArena is not installed")
 pytestmark = pytest.mark.external
 
-ALONE = (  # offline, and without word lists
-    *("Bandit", "Blackjack", "Countdown", "Cryptarithm", "FifteenPuzzle", "FrozenLake", "2048", "GuessTheNumber"),
-    *("LightsOut", "LogicPuzzle", "Mastermind", "Minesweeper", "PegJump", "RushHour", "Secretary", "Slitherlink"),
-    *("Sokoban", "Sudoku", "TowerOfHanoi"),
-)
 FOR_SEVERAL = [
     *[("ConnectFour", 2), ("GameOfPureStrategy", 2), ("IndianPoker", 2), ("IteratedPrisonersDilemma", 2)],
     *[("KuhnPoker", 2), ("Nim", 2), ("SimpleBlindAuction", 2), ("TicTacToe", 2), ("LiarsDice", 3), ("Snake", 3)],
@@ -28,14 +23,6 @@ ACTIONS = ["[0]", "[1]", "[2]", "[3]", "[4]", "5", "[1 1]", "[check]", "[bet]", 
 
 def game(name: str, **settings: Any) -> Any:
     return gym.make("External/TextArena-v0", game=f"{name}-v0", **settings)
-
-
-@pytest.mark.parametrize("name", ALONE)
-def test_a_game_for_one_player_can_be_played(name: str) -> None:
-    env = game(name)
-    env.reset(seed=0)
-    for observation, reward, *_ in (env.step("[1]") for _ in range(5)):
-        assert (type(observation), type(reward)) == (str, float)
 
 
 @pytest.mark.parametrize(("name", "players"), FOR_SEVERAL)
@@ -67,11 +54,6 @@ def test_choices_at_the_same_time_are_hidden_until_all_are_made() -> None:
     env = Seats(game("IteratedRockPaperScissors", players=2))
     assert len({env.reset(seed=0) and env.step(choice)[0] for choice in ("[rock]", "[paper]", "[scissors]")}) == 1
     assert "scissors" in env.step("[rock]")[0].lower()  # the result of the round
-
-
-def test_a_policy_plays_the_other_seat() -> None:
-    env = Opponent(game("TicTacToe", players=2), lambda seed: lambda observation: "[4]", seat=1)
-    assert "placed their symbol (O) in cell 4" in env.reset(seed=0)[0]
 
 
 @pytest.mark.parametrize(("name", "players"), [("TicTacToe", 3), ("TicTacToe", 0), ("nonesuch", 1)])
