@@ -26,6 +26,7 @@ from gym_trl.registration import did_you_mean
 from gym_trl.terminal import printable, say
 
 _WIDTH, _COLUMN = 110, 32
+_PRINT = ("--print_config", "--print-config")
 _LONGEST_ERROR = 1_000  # texts of files and environments in it can be of any length
 
 
@@ -135,7 +136,9 @@ def _run(words: Sequence[str]) -> int:
     if {"-h", "--help"} & {*words}:
         say(help_of(name, function))
         return 0
-    if (arguments := read(name, words)) is None:  # the configuration was printed
+    arguments = read(name, [word for word in words if word not in _PRINT])
+    if {*_PRINT} & {*words}:
+        say(file_of(arguments))
         return 0
     result = function(**arguments)
     if name in ("check", "eval"):
@@ -242,32 +245,60 @@ def _usage(name: str, flags: Sequence[Flag]) -> str:
     return f"Usage: gym-trl {name} {word if flags[0].default is inspect.Parameter.empty else f'[{word}]'} [FLAGS]"
 
 
-def _sorted(words: Sequence[str], flags: Sequence[Flag]) -> tuple[list[str], list[str]]:
-    """Return the words without a flag, and the flags as the parser knows them.
+def read(name: str, words: Sequence[str]) -> dict[str, Any]:
+    """Return the arguments that a command line gives a command.
 
-    >>> flags = [Flag("env_kwargs", dict[str, int], None, ""), Flag("vllm", bool, False, "")]
-    >>> _sorted("lift.py --env-kwargs high=8 --vllm".split(), flags)
-    (['lift.py'], ['--env_kwargs.high=8', '--vllm=true'])
+    >>> read("list", ["TrlEnv/GuessNumber-v0", "--env-kwargs", "high=8", "--env_kwargs.turns", "4"])
+    {'env': 'TrlEnv/GuessNumber-v0', 'env_kwargs': {'high': 8, 'turns': 4}}
 
-    A flag may be written with dashes. One of a mapping takes ``NAME=VALUE``, one of truth needs no value, and one of a
-    list can be repeated.
+    Flags are written with underscores or dashes. One of a mapping takes ``NAME=VALUE``, one of truth needs no value,
+    and one of a list can be repeated. They override what a file has.
+
+    Raises:
+        ConfigError: There is no such flag, it has a wrong value, or a necessary one is missing.
+    """
+    from jsonargparse import ArgumentParser, Namespace
+
+    function = function_of(name)
+    flags = flags_of(function)
+    places, texts = _sorted(words, flags)
+    if len(places) > 1 and not flags[0].is_a(Sequence):
+        raise ConfigError(f"there is no place for {places[1]!r}: {_usage(name, flags)}")
+    texts |= {flags[0].name: places} if places else {}
+    given = _in_file(Path(texts.pop("config")[-1]), flags) if "config" in texts else {}
+    # A mapping holds values of any type, which the parser would read once more: the text "5" would become a number.
+    mappings = {one.name: one for one in flags if one.is_a(Mapping)}
+    found = {key: given.pop(key) for key in mappings if key in given}
+    for key in mappings.keys() & texts.keys():
+        found[key] = (found.get(key) or {}) | _pairs(mappings[key], texts.pop(key))
+    parser = ArgumentParser(exit_on_error=False, add_help=False, parser_mode="json")
+    parser.add_function_arguments(function, as_group=False, as_positional=False, skip={*mappings})
+    given = {key: value if isinstance(value, str) else json.dumps(value) for key, value in given.items()}
+    given |= {key: _of_one(key, flags, held) for key, held in texts.items()}
+    try:
+        parsed = vars(parser.parse_args([f"--{key}={text}" for key, text in given.items()]))
+    except argparse.ArgumentError as error:
+        raise ConfigError(_explained(str(error), flags)) from error
+    found |= {key: value.as_dict() if isinstance(value, Namespace) else value for key, value in parsed.items()}
+    return {one.name: found[one.name] for one in flags if found.get(one.name) is not None}
+
+
+def _sorted(words: Sequence[str], flags: Sequence[Flag]) -> tuple[list[str], dict[str, list[str]]]:
+    """Return the words without a flag, and the texts of each flag.
 
     Raises:
         ConfigError: There is no such flag, or it has no value.
     """
     known = {one.name: one for one in flags} | {"config": Flag("config", Path, None, "")}
-    waiting, places, values = deque(words), list[str](), defaultdict[str, list[str]](list)
+    waiting, places, texts = deque(words), list[str](), defaultdict[str, list[str]](list)
     while waiting:
         word = waiting.popleft()
-        name, equals, value = word[2:].partition("=")
-        name, dot, key = name.partition(".")
-        name = name.replace("-", "_")
         if not word.startswith("--"):
             places.append(word)
             continue
-        if name == "print_config":
-            values[name].append(value)
-            continue
+        name, equals, value = word[2:].partition("=")
+        name, _, key = name.partition(".")
+        name = name.replace("-", "_")
         if name not in known:
             raise ConfigError(f"there is no flag --{name}{did_you_mean(name, known)}")
         if not equals:
@@ -276,56 +307,93 @@ def _sorted(words: Sequence[str], flags: Sequence[Flag]) -> tuple[list[str], lis
             if not waiting:
                 raise ConfigError(f"--{name} needs a value, {known[name].expected}")
             value = waiting.popleft()
-        if known[name].is_a(Mapping) and not dot and re.match(r"\w+=", value):
-            key, dot, value = value.partition("=")
-            dot = "."
-        values[f"{name}{dot}{key}"].append(value)
-    given = []
-    for name, texts in values.items():
-        takes_lists = name in known and known[name].is_a(Sequence)
-        is_list = len(texts) > 1 or (takes_lists and str not in known[name].kinds and not texts[0].startswith("["))
-        value = json.dumps(texts) if is_list else texts[0]
-        given.append(f"--{name}={value}" if value or name != "print_config" else f"--{name}")
-    return places, given
+        texts[name].append(f"{key}={value}" if key else value)
+    return places, dict(texts)
 
 
-def read(name: str, words: Sequence[str]) -> dict[str, Any] | None:
-    """Return the arguments that a command line gives a command; ``None`` if it asked to print them.
+def _of_one(name: str, flags: Sequence[Flag], texts: Sequence[str]) -> str:
+    """Return the texts of a flag as one: a list where there are several, or where it takes lists only."""
+    [flag] = [one for one in flags if one.name == name]
+    only_lists = flag.is_a(Sequence) and str not in flag.kinds and not texts[0].startswith("[")
+    return json.dumps(texts) if len(texts) > 1 or only_lists else texts[0]
 
-    >>> read("view", ["runs/first", "--text", "-1"])["text"]
-    -1
+
+def _pairs(flag: Flag, texts: Sequence[str]) -> dict[str, Any]:
+    """Return a mapping that is written as ``NAME=VALUE``, or as JSON.
 
     Raises:
-        ConfigError: There is no such flag, or it has a wrong value.
+        ConfigError: It is neither.
     """
-    from jsonargparse import ArgumentParser, Namespace
+    pairs: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if isinstance(whole := _value(text), dict):
+            pairs |= whole
+        elif not equals or not name:
+            raise ConfigError(f"--{flag.name} must be {flag.expected}, got {text}")
+        else:
+            pairs[name] = _value(value)
+    return pairs
 
-    function = function_of(name)
-    flags = flags_of(function)
-    places, given = _sorted(words, flags)
-    if len(places) > 1 and not flags[0].is_a(Sequence):
-        raise ConfigError(f"there is no place for {places[1]!r}: {_usage(name, flags)}")
-    if places:
-        given.append(f"--{flags[0].name}={json.dumps(places) if len(places) > 1 else places[0]}")
-    parser = ArgumentParser(prog="gym-trl", exit_on_error=False, add_help=False)
-    parser.add_argument("--config", action="config")
-    parser.add_function_arguments(function, as_group=False, as_positional=False)
+
+def _value(text: str) -> Any:
+    """Return the value of JSON, and any other text itself."""
     try:
-        arguments = vars(parser.parse_args(given))
-    except argparse.ArgumentError as error:
-        raise ConfigError(_explained(str(error), flags)) from error
-    except SystemExit:  # after the configuration was printed
-        return None
-    del arguments["config"]
-    return {name: value.as_dict() if isinstance(value, Namespace) else value for name, value in arguments.items()}
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Files of flags
+# ---------------------------------------------------------------------------------------------------------------------
+
+_EXPONENT = re.compile(r"[-+]?[0-9.]+[eE][-+]?[0-9]+")  # 1e-5, which is a text in YAML 1.1
+
+
+def _in_file(path: Path, flags: Sequence[Flag]) -> dict[str, Any]:
+    """Return the flags in a file of YAML.
+
+    Raises:
+        ConfigError: It is none, or there is no such flag.
+        OSError: It cannot be read.
+    """
+    import yaml
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]  # without types
+        pass
+
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, None)
+    try:
+        given = yaml.load(path.read_bytes(), Loader)  # noqa: S506 -- a safe one
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is no YAML: {error}") from error
+    if not isinstance(given, dict):
+        raise ConfigError(f"{path} must have a line for each flag, such as steps: 60")
+    known = [one.name for one in flags]
+    given = {str(name).replace("-", "_"): value for name, value in given.items()}
+    for name in given:
+        if name not in known:
+            raise ConfigError(f"{path}: there is no flag {name}{did_you_mean(name, known)}")
+    return given
+
+
+def file_of(arguments: Mapping[str, Any]) -> str:
+    """Return a file of these flags, as ``--print_config`` prints it."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):  # type: ignore[misc]
+        pass
+
+    Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, None)
+    plain = json.loads(json.dumps(arguments, default=str))
+    return str(yaml.dump(plain, Dumper=Dumper, sort_keys=False, allow_unicode=True)).rstrip()
 
 
 def _explained(said: str, flags: Sequence[Flag]) -> str:
     """Return an error of the parser in a line, with the flag as it is written."""
     if missing := re.search(r"arguments are required: (\w+)", said):
         return f"{missing[1].upper()} must be given"
-    if unknown := re.search(r"Option '(\w+)' is not accepted", said):  # in a file
-        return f"there is no flag {unknown[1]}{did_you_mean(unknown[1], [one.name for one in flags])}"
     key, value = re.search(r'Parser key "(\w+)', said), re.findall(r"(?:Given value|Got value): (.*)", said)
     flag = next((one for one in flags if key and one.name == key[1]), None)
     return f"--{flag.name} must be {flag.expected}, got {value[-1]}" if flag and value else said

@@ -5,13 +5,13 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
-from gym_trl.check import best_blind
+from gym_trl.check.evidence import NotPlayedError, best_blind
 from gym_trl.errors import ConfigError, check_counts
 from gym_trl.intervals import Interval, interval
 from gym_trl.players import Game, Player, TextPlayer, play_all, player
@@ -225,7 +225,8 @@ def evaluate(
         scores.append(row.score(plan, known, partial(player, who, setting, **where), foe))
     for label, who in zip(labels[len(models) :], others, strict=True):
         provide = partial(_blind_player, base, seed) if who == "blind" else partial(player, who, base)
-        scores.append(_Row(label, base, {"seed": seed}, file).score(plan, known, provide))
+        with suppress(NotPlayedError):  # no blind policy can be searched for: every game ends with an exception
+            scores.append(_Row(label, base, {"seed": seed}, file).score(plan, known, provide))
     declares = any(one.declares_success for one in scores)
     scores = [replace(one, declares=declares) for one in scores]
     return Evaluation(scores, against and _label(against), None if out is None else Path(out))

@@ -7,11 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, strategies as st
+from support.lanes import examples
 from support.viewer_runs import played, write_run
 
-from gym_trl.cli import COMMANDS, main, read
+from gym_trl.cli import COMMANDS, file_of, main, read
 from gym_trl.records import ROLLOUTS, append, record_of, to_json
 from gym_trl.viewer import page
+
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
 
 
 def ran(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -133,6 +141,23 @@ def test_a_configuration_that_is_printed_does_the_same(tmp_path: Path, capsys: p
     assert (status, "did you mean 'env_kwargs'" in err) == (2, True)
 
 
+@examples(100)
+@given(st.dictionaries(st.from_regex(r"\A[a-z_]+\Z"), VALUES, max_size=4))
+def test_a_file_and_words_keep_the_arguments_of_an_environment_as_they_are(
+    tmp_path_factory: pytest.TempPathFactory, values: dict[str, Any]
+) -> None:
+    file = tmp_path_factory.mktemp("flags") / "flags.yaml"
+    file.write_text(file_of({"env": "X", "env_kwargs": values}), encoding="utf-8")
+    words = [word for name, value in values.items() for word in ("--env_kwargs", f"{name}={json.dumps(value)}")]
+    assert read("list", ["--config", str(file)])["env_kwargs"] == values
+    assert read("list", ["X", *words]).get("env_kwargs", {}) == values
+
+
+def test_a_value_that_is_no_json_is_a_text() -> None:
+    words = ["X", "--env_kwargs", "a=no", "--env_kwargs", "b=x: y", "--env_kwargs", 'c="5"', "--env_kwargs", "d=1e-3"]
+    assert read("list", words)["env_kwargs"] == {"a": "no", "b": "x: y", "c": "5", "d": 0.001}
+
+
 @pytest.mark.parametrize("name", ["check", "train", "eval"])
 def test_flags_are_read_from_the_file_that_they_print(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -143,7 +168,7 @@ def test_flags_are_read_from_the_file_that_they_print(
     file = tmp_path / "flags.yaml"
     file.write_text(printed)
     assert to_json(read(name, ["--config", str(file)])) == to_json(read(name, words))
-    assert (read(name, words) or {})["chat_template_kwargs"] == {"enable_thinking": False}
+    assert read(name, words)["chat_template_kwargs"] == {"enable_thinking": False}
 
 
 # ---------------------------------------------------------------------------------------------------------------------

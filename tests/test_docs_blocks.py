@@ -314,7 +314,7 @@ def check_gym_trl(block: Block, words: list[str]) -> None:
         at = rest.index("--config")
         rest = rest[:at] + rest[at + 2 :]
     try:
-        parsed = read(name, rest) or {}
+        parsed = read(name, [word for word in rest if word != "--print_config"])
     except ConfigError as error:
         raise AssertionError(f"{block}: gym-trl {shlex.join(words)} is refused: {error}") from error
     ids = parsed.get("env") or []

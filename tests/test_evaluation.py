@@ -196,6 +196,19 @@ def test_failures_of_the_infrastructure_are_said_and_not_counted() -> None:
     assert "no route" in str(found)
 
 
+class Breaks(Bag):
+    """Raises whatever is done."""
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        raise KeyError("API_KEY")
+
+
+def test_an_environment_that_breaks_is_evaluated_without_the_blind_row() -> None:
+    found = evaluate(Breaks, model="random", episodes=4)
+    assert [row.name for row in found.scores] == ["random"]
+    assert {one["stop_reason"] for one in found.scores[0].records} == {"crashed"}
+
+
 @pytest.mark.parametrize("executor", ["inline", "thread", "process"])
 def test_a_model_plays_in_any_executor(executor: str) -> None:
     """Law 7."""
