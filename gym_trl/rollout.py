@@ -1,14 +1,12 @@
 """Many episodes at once, without a barrier between them: each goes on as soon as its environment or its engine has."""
 
 import asyncio
-import gc
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
-from threading import Lock
 from typing import Any, TypeAlias, TypeVar
 
-from gym_trl.bases import run
+from gym_trl.bases import rare_full_collections, run
 from gym_trl.chat import ChatLike
 from gym_trl.engines.protocol import AsyncEngine, Engine, checked_engine
 from gym_trl.episode import Episode
@@ -173,28 +171,3 @@ async def asking(engine: Engine | AsyncEngine) -> AsyncIterator[Ask]:
     finally:
         driver.cancel()
         await asyncio.gather(driver, return_exceptions=True)
-
-
-_FULL_COLLECTIONS = 100  # number of collections of the middle generation before a full one; Python's default is 10
-_lock = Lock()
-_thresholds: list[tuple[int, int, int]] = []  # in effect before each running rollout
-
-
-@contextmanager
-def rare_full_collections() -> Iterator[None]:
-    """Make Python's full garbage collections less frequent.
-
-    Thousands of episodes are millions of long-lived objects without cycles; scanning them repeatedly takes a quarter of
-    the loop's time. Collections of young objects are unchanged.
-    """
-    with _lock:
-        young, middle, old = gc.get_threshold()
-        _thresholds.append((young, middle, old))
-        gc.set_threshold(young, middle, max(old, _FULL_COLLECTIONS))
-    try:
-        yield
-    finally:
-        with _lock:
-            before = _thresholds.pop()
-            if not _thresholds:  # other threads may still run rollouts
-                gc.set_threshold(*before)
