@@ -55,7 +55,7 @@ SERVED_TOKENS = 8 if QUICK else 48
 LEARNING = ["TrlEnv/GuessNumber-v0", "--env-kwargs", "high=8", "--env-kwargs", "turns=4"] + (
     [
         "--steps=2",
-        "--episodes-per-step=4",
+        "--groups=2",
         "--num-generations=2",
         "--max-tokens-per-turn=6",
         "--eval-episodes=2",
@@ -64,12 +64,11 @@ LEARNING = ["TrlEnv/GuessNumber-v0", "--env-kwargs", "high=8", "--env-kwargs", "
     if QUICK
     else [
         "--steps=20",
-        "--episodes-per-step=128",
+        "--groups=8",
         "--num-generations=16",
         "--max-tokens-per-turn=16",
         "--eval-episodes=128",
         "--action-format=regex:([0-9]+)",
-        "--cut-actions=accept",
         "--learning-rate=1e-4",
     ]
 )
@@ -89,13 +88,13 @@ class Reference:
     lora: int | None = None
 
 
-TINY = "--steps=2 --episodes-per-step=4 --num-generations=2 --max-tokens-per-turn=6 --eval-episodes=2"
+TINY = "--steps=2 --groups=2 --num-generations=2 --max-tokens-per-turn=6 --eval-episodes=2"
 """Options of a rehearsal with the tiny model, which learns nothing in them."""
 REFERENCES = {
     "guess-number": Reference(
         "Qwen/Qwen3.5-4B",
         "TrlEnv/GuessNumber-v0 --env-kwargs=low=0 --env-kwargs=high=1023 --env-kwargs=turns=10",
-        "--steps=20 --episodes-per-step=256 --num-generations=8 --learning-rate=3e-5 --max-completion-length=2048 "
+        "--steps=20 --groups=32 --num-generations=8 --learning-rate=3e-5 --grpo=max_completion_length=2048 "
         "--max-tokens-per-turn=64 --chat-template-kwargs=enable_thinking=false --eval-episodes=256",
         [(0, 0.0), (20, 0.8)],
         "Tinker cookbook 0.6.1, recipes/multiplayer_rl/guess_number, with LoRA: about 0 to at least 0.80",
@@ -104,7 +103,7 @@ REFERENCES = {
     "wordle": Reference(
         "PrimeIntellect/Qwen3-1.7B-Wordle-SFT",
         "TrlEnv/Wordle-v0 --env-kwargs=guesses=6 --env-kwargs=turns=6 --env-kwargs=choices=0",
-        "--steps=100 --episodes-per-step=512 --num-generations=16 --learning-rate=1e-6 --max-completion-length=4096 "
+        "--steps=100 --groups=32 --num-generations=16 --learning-rate=1e-6 --grpo=max_completion_length=4096 "
         "--max-tokens-per-turn=1024 --eval-episodes=256",
         [(100, 0.6)],
         "prime-rl, examples/basic/wordle: wins 0 before its warm start, about 60% after 100 steps on 2 GPUs; its "
@@ -113,7 +112,7 @@ REFERENCES = {
     "sokoban": Reference(
         "Qwen/Qwen2.5-0.5B-Instruct",
         "TrlEnv/Sokoban-v0 --env-kwargs=difficulty=easy",
-        "--steps=200 --episodes-per-step=128 --num-generations=16 --learning-rate=1e-6 --max-completion-length=4096 "
+        "--steps=200 --groups=8 --num-generations=16 --learning-rate=1e-6 --grpo=max_completion_length=4096 "
         "--max-tokens-per-turn=100 --eval-episodes=256",
         [],
         "lmgame-org/GRL, 6x6 squares and one box, PPO with 128 agents on an A100: 2 to 56 points more success in "
@@ -360,7 +359,7 @@ def table(figures: Mapping[str, Any]) -> Table:
         rows.append(["fidelity", what, f"{row['mean']:.2g}", f"largest of {row['tokens']}: {row['max']:.2g}"])
     for name in ("learning", "learning-server"):
         if "steps" in (found := _section(figures, name)):
-            rows.append([name, f"success after {found['steps']} steps", found["success_after"], _before(found)])
+            rows.append([name, f"success after {found['steps']} steps", _success(found, "after"), _before(found)])
             rows.append([name, "seconds of a step", found["seconds"] / max(1, found["steps"]), None])
             rows.append([name, "importance ratio, lowest mean of a step", found["ratio_mean_lowest"], None])
     if medians := _section(figures, "step").get("medians"):
@@ -371,7 +370,7 @@ def table(figures: Mapping[str, Any]) -> Table:
         if "steps" in (found := _section(figures, name)):
             told = ", ".join(f"{success:.2f} after {steps} steps" for steps, success in found["published"])
             what = f"success after {found['steps']} steps{' of a rehearsal' if QUICK else ''}"
-            rows.append([name, what, found["success_after"], f"published: {told or 'no number'} ({found['note']})"])
+            rows.append([name, what, _success(found, "after"), f"published: {told or 'no number'} ({found['note']})"])
     for name, section in figures.items():
         rows += [
             [name, f"{why.replace('_', ' ')}: {_last_line(section[why])}", None, None]
@@ -402,12 +401,15 @@ def _section(figures: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return found
 
 
+def _success(found: Mapping[str, Any], when: str, who: str = "model") -> float | None:
+    """Return a success rate of a training's summary."""
+    rate: float | None = ((found.get(when) or {}).get(who, {}).get("success") or {}).get("mean")
+    return rate
+
+
 def _before(found: Mapping[str, Any]) -> str:
-    return ", ".join(
-        f"{what}: {found[key]:.3g}"
-        for what, key in (("before", "success_before"), ("random play", "success_random"))
-        if found.get(key) is not None
-    )
+    levels = {"before": _success(found, "before"), "random play": _success(found, "before", "random")}
+    return ", ".join(f"{what}: {level:.3g}" for what, level in levels.items() if level is not None)
 
 
 def _last_line(text: str) -> str:

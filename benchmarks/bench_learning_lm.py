@@ -10,9 +10,10 @@
 
 The model is SmolLM2-135M-Instruct (``gym_trl.testing.pretrained``), trained with a LoRA adapter in bfloat16, or in
 float32 on processors that are slow with that. Each run is what a user types: ``gym-trl train`` with a warm start on
-episodes of random legal play, which teaches the format alone, or of the solver, which teaches the game as well. The first environment is also trained in the loop that TRL's guide to OpenEnv writes, from the same
-warm start on the same tasks. Runs are kept in ``runs/learning-lm``, the same command continues them after an
-interruption, and their rows join those of earlier calls.
+episodes of random legal play, which teaches the format alone, or of the solver, which teaches the game as well. The
+first environment is also trained in the loop that TRL's guide to OpenEnv writes, from the same warm start on the same
+tasks. Runs are kept in ``runs/learning-lm``, the same command continues them after an interruption, and their rows join
+those of earlier calls.
 """
 
 import json
@@ -137,7 +138,11 @@ class Learnt:
 def learn(name: str, source: str, seed: int, *, beside_trl: bool) -> Learnt:
     """Return the result of one run, from its folders as far as they are complete."""
     lesson, folder = LESSONS[name], ROOT / f"{name}-{source}-{seed}"
-    text = {"env_kwargs": dict(lesson.env_kwargs), "action_format": "plain", "max_tokens_per_turn": lesson.max_tokens}
+    text: dict[str, Any] = {
+        "env_kwargs": dict(lesson.env_kwargs),
+        "action_format": "plain",
+        "max_tokens_per_turn": lesson.max_tokens,
+    }
     same: dict[str, Any] = {"episodes": EVALUATION, "seed": seed}
     as_it_comes = evaluate(
         lesson.env_id, model=str(pretrained_folder()), references=("solver",), out=folder / "zero", **same, **text

@@ -121,7 +121,8 @@ class Setting:
         format_ = "tag" if self.action_format is None else self.action_format
         cut = "accept" if format_ == "plain" else "reject"
         given = {name: getattr(self, name) for name in names.split()}
-        return given | {"action_format": format_, "cut_actions": cut, "end_after_invalid": END_AFTER_INVALID}
+        end = END_AFTER_INVALID if self.turn_limit is None else None  # which ends an episode of invalid actions as well
+        return given | {"action_format": format_, "cut_actions": cut, "end_after_invalid": end}
 
     @property
     def of_spec(self) -> dict[str, Any]:

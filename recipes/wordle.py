@@ -38,7 +38,7 @@ else:
         groups=3,
         num_generations=16,
         steps=args.steps,
-        eval_episodes=32 if args.model == "tiny" else 128,
+        eval_episodes=16 if args.model == "tiny" else 128,
         out=args.output,
     )
 
