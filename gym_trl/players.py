@@ -526,7 +526,7 @@ def load_model(source: str | Path | None, *, dtype: str | None = None, trainable
     """
     with needs("train", "a model"):
         import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     if source is None or str(source) == "tiny":
         from gym_trl.testing.tiny import tiny_model, tiny_tokenizer
@@ -534,13 +534,17 @@ def load_model(source: str | Path | None, *, dtype: str | None = None, trainable
         tokenizer = tiny_tokenizer()
         return tiny_model(tokenizer), tokenizer
     found = find_model(source)
-    dtype = dtype or ("auto" if fast_dtype() == "bfloat16" else "float32")
     adapter, data = Path(found) / "adapter_config.json", {"trust_remote_code": False}
     try:
         base = json.loads(adapter.read_text("utf-8"))["base_model_name_or_path"] if adapter.is_file() else None
         own = base is None or (Path(found) / "tokenizer_config.json").is_file()
         tokenizer = AutoTokenizer.from_pretrained(found if own else base, padding_side="left", **data)
-        model: Any = AutoModelForCausalLM.from_pretrained(base or found, dtype=dtype, **data)
+        config = AutoConfig.from_pretrained(base or found, **data)
+        if dtype is None and fast_dtype() == "float32":
+            dtype = "float32"
+            if config.dtype in (torch.bfloat16, torch.float16):
+                _log.warning("This processor has no instructions for bfloat16: %s is loaded in float32.", source)
+        model: Any = AutoModelForCausalLM.from_pretrained(base or found, dtype=dtype or "auto", **data)
         if base is not None:
             with needs("lora", "an adapter"):
                 from peft import PeftModel
