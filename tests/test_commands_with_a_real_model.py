@@ -1,4 +1,4 @@
-"""The commands with the pretrained model: ``train``, ``eval``, ``play``, and the viewer with its tokens."""
+"""The commands with the pretrained model: ``train``, ``eval``, and the viewer with its tokens."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from support.command_line import run_command_line
 from support.viewer_runs import Look, needs_chromium
 
 import gym_trl
-from gym_trl.records.json_lines import read_json_lines
+from gym_trl.records import read_records
 from gym_trl.viewer.page import write_page
 
 pytestmark = [pytest.mark.lm, pytest.mark.trl]
@@ -21,9 +21,9 @@ OWN_SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Fa
 """Part of the system message that the template writes by itself."""
 
 
-def command(*arguments: str | Path, said: str | None = None) -> str:
+def command(*arguments: str | Path) -> str:
     """Run a command to its end, and return what it printed."""
-    result = run_command_line([str(argument) for argument in arguments], said=said)
+    result = run_command_line([str(argument) for argument in arguments])
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -38,7 +38,7 @@ def tokenizer(pretrained: Path) -> Any:
 def run(pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a training of one step."""
     folder = tmp_path_factory.mktemp("runs") / "run"
-    size = ["--steps=1", "--groups=2", "--num_generations=2", "--eval_episodes=2", "--max_tokens_per_turn=6"]
+    size = ["--steps=1", "--groups=2", "--num-generations=2", "--eval-episodes=2", "--max-tokens-per-turn=6"]
     grpo = ["--grpo=save_strategy=no"]
     program = Path(gym_trl.__file__).with_name("__main__.py")
     done = warm.run(program, "train", *GUESS, f"--model={pretrained}", *size, *grpo, f"--out={folder}", timeout=280)
@@ -49,12 +49,12 @@ def run(pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def records(run: Path) -> list[dict[str, Any]]:
     """Return the records of the training."""
-    return list(read_json_lines(run / "rollouts.jsonl"))
+    return list(read_records(run))
 
 
 def test_a_step_of_training_is_recorded_with_its_tokens(records: list[dict[str, Any]], tokenizer: Any) -> None:
-    assert [record["split"] for record in records] == ["eval"] * 2 + ["train"] * 4 + ["eval"] * 4
-    for record in records:
+    assert [record["split"] for record in records] == ["eval"] * 2 + ["train"] * 4 + ["eval"] * 2
+    for record in records[2:6]:
         assert tokenizer.decode(record["prompt_ids"]).startswith(f"<|im_start|>system\n{OWN_SYSTEM}<|im_end|>\n")
         for turn in record["turns"]:
             place = slice(turn["start"], turn["stop"])
@@ -99,25 +99,17 @@ def test_the_viewer_shows_each_token_with_its_text_id_mask_and_logprob(
 
 
 def test_eval_scores_a_folder_of_a_model(pretrained: Path, tmp_path: Path) -> None:
-    few = ["--episodes=8", "--max-tokens-per-turn=6", "--json", f"--out={tmp_path / 'eval'}"]
-    told = json.loads(command("eval", *GUESS, "--model", pretrained, *few, "--system-prompt", "One number."))
-    [row] = told["rows"]
-    assert (row["episodes"], row["unscored"], row["policy"]) == (8, 0, str(pretrained))
-    assert 0 < row["tokens"] <= 6 * row["turns"]
-    [file] = (tmp_path / "eval").glob("*.jsonl")
-    for record in read_json_lines(file):
+    few = ["--episodes=8", "--max-tokens-per-turn=6", f"--out={tmp_path / 'eval'}", "--references", "random"]
+    told = command("eval", *GUESS, "--model", pretrained, *few, "--system-prompt", "One number.")
+    assert "8 episodes" in told
+    records = [one for one in read_records(tmp_path / "eval") if one["policy"] != "random"]
+    assert len(records) == 8
+    for record in records:
         assert record["opening"][0] == {"role": "system", "content": "One number."}
-        assert record["sampled_tokens"] > 0
+        assert 0 < record["sampled_tokens"] <= 6 * record["num_turns"]
 
 
-def test_the_trained_model_plays_the_same_task_beside_a_person(run: Path) -> None:
-    told = command("play", *GUESS, "--against", run, "--seed", "3", said="8\n1\n")
-    assert f"{run} has played 1 turn" in told or f"{run}: " in told
-    assert f"{run}, the same task:" in told
-    assert re.search(r"^(You win|Nobody wins|.* wins)\.$", told, re.MULTILINE), told
-
-
-def test_a_model_is_the_opponent_in_a_game_for_two(run: Path) -> None:
-    told = command("play", "TrlEnv/TicTacToe-v0", "--against", run, "--seed", "3", said="5\nquit\n")
-    assert re.search(rf"^{re.escape(str(run))}: .+", told, re.MULTILINE), told
-    assert "Left after 1 turn" in told or "illegal actions. You won." in told
+def test_a_run_is_evaluated_as_it_was_trained(run: Path) -> None:
+    """Case 14: the settings lie beside the weights."""
+    told = command("eval", "--model", run, "--episodes=4", "--references", "random")
+    assert "4 episodes" in told

@@ -55,6 +55,6 @@ def test_a_package_that_cannot_be_loaded_is_reported_and_hides_no_other(
     (folder / "whole.py").write_text(REGISTERS.format("Whole-v0"), encoding="utf-8")
     (folder / "broken.py").write_text("1 / 0", encoding="utf-8")
     install(monkeypatch, Broken="broken:register", __root__="whole:register")
-    with pytest.warns(UserWarning):
+    with pytest.warns(UserWarning, match="broken:register"):
         load_plugins()
     assert "Whole-v0" in gym.registry
