@@ -24,6 +24,10 @@ PLANETS = [
 SUMS = partial(QAEnv, ROWS, prompt="question", answer="answer", verify="numeric")
 
 
+def doubled(response: str, answer: Any, row: Mapping[str, Any]) -> bool:
+    return response == str(2 * int(row["question"].split()[2]))
+
+
 def short(response: str, answer: Any, row: Mapping[str, Any]) -> bool:
     return len(response) <= 3
 
@@ -31,7 +35,7 @@ def short(response: str, answer: Any, row: Mapping[str, Any]) -> bool:
 @pytest.mark.parametrize(
     "make",
     [
-        *(SUMS, partial(SUMS, turns=3), partial(SUMS, verify=short), partial(SUMS, answer=None, verify=short)),
+        *(SUMS, partial(SUMS, turns=3), partial(SUMS, verify=doubled), partial(SUMS, answer=None, verify=doubled)),
         partial(QAEnv, PLANETS, prompt="question", answer="answer"),
     ],
 )
