@@ -127,6 +127,9 @@ def _train(
     with needs("train", "gym-trl train"):
         from gym_trl.recording import RecordRun, Run  # seconds, which the help of the command does not take
     chosen = choose(env, model, **given)
+    if chosen.kind == "adapter":
+        with needs("lora", "an adapter (lora; 0 trains all weights)"):
+            import peft  # noqa: F401
     check_counts(warm_episodes=warm_episodes)
     check_source(warm_start)
     find_estimator(credit)

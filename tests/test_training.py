@@ -1,7 +1,6 @@
 """``train``: what it refuses, what it learns, the folder of a run, and how a run that was stopped goes on."""
 
 import json
-import logging
 import math
 import os
 import shutil
@@ -213,9 +212,8 @@ def test_a_training_leaves_no_trace_in_the_process(finished: Path, tmp_path: Pat
 
     def state() -> Any:
         handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-        levels = of_transformers.get_verbosity(), of_transformers.is_progress_bar_enabled()
-        levels += logging.getLogger().level, torch.get_num_threads(), os.environ.get("TRL_EXPERIMENTAL_SILENCE")
-        return handlers, levels, list(warnings.filters), dict(vars(GRPOTrainer))
+        levels = [of_transformers.get_verbosity(), of_transformers.is_progress_bar_enabled(), torch.get_num_threads()]
+        return handlers, levels, dict(os.environ), list(warnings.filters), dict(vars(GRPOTrainer))
 
     before = state()
     train_fused(tmp_path / "run", steps=1, eval_episodes=0)
@@ -354,7 +352,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_an_adapter_is_what_is_trained_of_a_pretrained_model(base: str, tmp_path: Path) -> None:
-    options = {**SMALL, "steps": 2, "action_format": "plain", "dtype": "float32"}
+    options: dict[str, Any] = {**SMALL, "steps": 2, "action_format": "plain", "dtype": "float32"}
     train(HERE, model=base, out=tmp_path / "run", **options)
     saved = json.loads((tmp_path / "run" / "model" / "adapter_config.json").read_text())
     assert (saved["r"], saved["base_model_name_or_path"]) == (16, base)
@@ -385,14 +383,20 @@ def test_the_last_level_of_a_curriculum_is_evaluated_and_saved(tmp_path: Path) -
 
 
 def test_both_seats_of_a_game_are_trained(tmp_path: Path) -> None:
-    small = {"steps": 1, "groups": 2, "num_generations": 4, "eval_episodes": 2, "max_tokens_per_turn": 1}
+    small: dict[str, Any] = {
+        "steps": 1,
+        "groups": 2,
+        "num_generations": 4,
+        "eval_episodes": 2,
+        "max_tokens_per_turn": 1,
+    }
     train("TrlEnv/TicTacToe-v0", seats="self", credit="pool", out=tmp_path, **small)
     assert {one["seat"] for one in lines(tmp_path, "rollouts.jsonl") if one["split"] == "train"} == {0, 1}
 
 
 @pytest.mark.full
 def test_the_tiny_model_learns_small_letters(tmp_path: Path) -> None:
-    sizes = {"steps": 60, "groups": 4, "num_generations": 8, "eval_episodes": 32}
+    sizes: dict[str, Any] = {"steps": 60, "groups": 4, "num_generations": 8, "eval_episodes": 32}
     done = train_fused(tmp_path / "run", **sizes)
     before, after = (done[when]["model"]["return"]["mean"] for when in ("before", "after"))
     assert before < 0.5

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.trl
 GUESS = Setting(
     "TrlEnv/GuessNumber-v0", env_kwargs={"high": 8, "turns": 4}, action_format="plain", system_prompt="Play."
 )
-CHATS = {"bytes": ByteChat(), "template": Chat(tiny_tokenizer())}
+CHATS: dict[str, Any] = {"bytes": ByteChat(), "template": Chat(tiny_tokenizer())}
 
 
 def the_last_alone(talk: Conversation) -> list[Message]:
@@ -119,7 +119,7 @@ def test_the_loss_is_that_of_the_labels_alone() -> None:
 
 
 def test_a_training_begins_where_its_warm_start_has_ended(tmp_path: Path) -> None:
-    small = {"steps": 1, "groups": 2, "num_generations": 4, "eval_episodes": 64, "save_steps": 1}
+    small: dict[str, Any] = {"steps": 1, "groups": 2, "num_generations": 4, "eval_episodes": 64, "save_steps": 1}
     done = train("TrlEnv/GuessNumber-v0", warm_start="solver", warm_episodes=64, out=tmp_path / "run", **small)
     assert done["before"]["model"]["success"]["mean"] > 0.3
     assert done["warm_start"]["episodes"] == 64
