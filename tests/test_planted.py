@@ -9,7 +9,7 @@ from support.sound_spaces import SOUND, Sound
 
 from gym_trl.check import CHECKS, Report, check
 
-EVERY = 6
+EVERY = 12
 """One fault in so many is planted in the fast lane, the others in the full one."""
 
 

@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from gym_trl.spaces import AnyText
 from support.sound_spaces import Aim, Click, Lock, Make, Whole
-from support.sound_text import Catch, Errand, Higher, Lift, Price, Reverse, Signs, Sum
+from support.sound_text import Catch, Errand, Higher, Price, Reverse, Signs, Sum
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Planted faults
@@ -177,16 +177,6 @@ class Mostly(Signs):
 
     def draw(self, rng):
         self.wind = int(rng.integers(1, 4)) if rng.random() < 0.05 else 0
-
-
-class Waits(Lift):
-    """Every turn pays, and the goal ends the episode."""
-
-    turns = 30
-
-    def judge(self, action):
-        reward, right, valid = super().judge(action)
-        return reward + 0.1, right, valid
 
 
 class PaysUnread(Sum):
