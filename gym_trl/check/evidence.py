@@ -374,10 +374,8 @@ def blind_of(it: Evidence) -> Blind:
     singles = ((one,) for one in dict.fromkeys([*top, *CONSTANTS[:12]]))
     candidates = [*singles, *product(top[:6], repeat=2), *(tuple(game.here.actions) for game in won)]
     runners = [one for one in dict.fromkeys(candidates) if one] or [("",)]
-    tasks, until = (
-        [task_seed(it.seed, "train", number) for number in range(_HALVING[-1])],
-        time.monotonic() + it.seconds / 8,
-    )
+    tasks = [task_seed(it.seed, "train", number) for number in range(_HALVING[-1])]
+    until = time.monotonic() + it.seconds / 8
     played: defaultdict[tuple[str, ...], list[Game]] = defaultdict(list)
     for count in _HALVING:
         for one in runners:
