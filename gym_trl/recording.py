@@ -165,7 +165,10 @@ class Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
             self.summary = {}
             for name in (METRICS, ROLLOUTS):
                 (self.folder / name).unlink(missing_ok=True)
-        written = {"version": 2, "options": config, "setting": self.setting.as_dict(), "versions": _versions()}
+        names, given = self.setting.as_dict(), dict(config)  # of functions, from which they are loaded again
+        given["env"] = names["env"] if callable(config["env"]) else config["env"]
+        given["options"] = {name: names[name] if callable(one) else one for name, one in config["options"].items()}
+        written = {"version": 2, "options": given, "setting": self.setting.as_dict(), "versions": _versions()}
         write_json(self.folder / CONFIG, written)
         self.summary |= {"steps": start.step, "interrupted": True}
         self.summary.pop("after", None)

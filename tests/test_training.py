@@ -307,6 +307,12 @@ def test_a_finished_run_goes_on_only_to_a_later_step_and_as_it_was_begun(again: 
     assert [line["step"] for line in lines(again)] == [1, 2, 3, 4, 5, 6]
 
 
+def test_a_run_with_functions_of_the_user_goes_on_with_them(tmp_path: Path) -> None:
+    train(fused_game.Fused, out=tmp_path, **{**SMALL, "steps": 1, "eval_episodes": 0, "success": fused_game.has_won})  # type: ignore[arg-type]
+    assert train(resume=tmp_path, steps=2)["steps"] == 2
+    assert [line["env/success"] for line in lines(tmp_path)] == [0.0, 0.0]
+
+
 def run_alone(folder: Path, *launcher: str, **given: Any) -> "subprocess.CompletedProcess[str]":
     """Train in processes of their own."""
     code = (
