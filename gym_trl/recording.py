@@ -180,6 +180,7 @@ class Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
             raise ConfigError("warm_start is not possible where the weights are sharded over processes")
         if self._writes:
             began, chosen, model = time.monotonic(), self.chosen, self.trainer.model
+            self.say(f"Warm start on {count} episodes of {source}")
             chat = chat_for(self.tokenizer, self.setting.history, **self.setting.chat_template_kwargs)
             records = demonstrations(self.setting, source, count, seed=self.seed, held_out=chosen.eval_episodes)
             limits = Limits(self.setting.max_tokens_per_turn, self.trainer.args.max_completion_length)
@@ -209,6 +210,7 @@ class Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
                 return None
             if self._writes:
                 began, model = time.monotonic(), self.trainer.accelerator.unwrap_model(self.trainer.model)
+                self.say(f"Evaluating on {self.chosen.eval_episodes} held-out tasks")
                 options = {one.name: getattr(self.setting, one.name) for one in fields(Setting)}
                 with merged_adapter(model):
                     result = evaluate(

@@ -241,6 +241,8 @@ class Setting:
                 saved = {name: saved[name] for name in _OF_THE_MODEL if name in saved} | {"env": asked}
         else:
             saved = {"env": env}
+        if isinstance(model, str) and model == "tiny":  # it has no mark-up to begin with
+            saved["action_format"] = "plain"
         return cls(**(saved | {name: value for name, value in given.items() if value is not None}))
 
 

@@ -21,7 +21,7 @@ from gym_trl.grpo.credit import find_estimator
 from gym_trl.grpo.generation_check import check_generation
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.trl_versions import settings_of_trl
-from gym_trl.players import PRETRAINED, fast_dtype, find_model, load_model
+from gym_trl.players import PRETRAINED, fast_dtype, find_model, has_gpu, load_model
 from gym_trl.registration import did_you_mean
 from gym_trl.setting import LONG_ANSWER, Options, Setting
 from gym_trl.warm_start import check_source
@@ -75,7 +75,7 @@ def train(
         env: Environment: registered id, file.py:Class or module:Class. Default: that of the run that is resumed.
         model: tiny, the folder of a run, a model or an adapter, or a hub id.
         out: Folder of the run. Default: a new one in runs.
-        steps: Number of steps. Default: 500 of the tiny model, 200 of others.
+        steps: Number of steps. Default: 500 of the tiny model, of others 200, and 60 without a GPU.
         groups: Number of tasks of a step.
         num_generations: Number of episodes of each task of a step.
         learning_rate: Learning rate. Default: 2e-3 of the tiny model, 1e-4 of an adapter, 5e-6 of all weights.
@@ -251,6 +251,7 @@ _PRETRAINED: dict[str, Any] = {
     },
 }
 _ADAPTER: dict[str, Any] = {"learning_rate": 1e-4}  # LoRA's best is about ten times that of all weights, or more
+_WITHOUT_GPU: dict[str, Any] = {"steps": 60, "groups": 3}  # about half an hour with a model of 135M weights
 _RANK, _ALPHA = 16, 32
 IMITATION = {"tiny": (2e-3, 64), "adapter": (5e-4, 16), "whole": (2e-5, 16)}
 """Learning rate of a warm start, and its least number of updates."""
@@ -294,7 +295,10 @@ def choose(env: str, model: str = "tiny", **given: Any) -> Chosen:
     if lora and is_adapter:
         raise ConfigError(f"lora={lora}: {model} is an adapter, which is trained further; leave lora out")
     kind: Literal["tiny", "adapter", "whole"] = "adapter" if lora or is_adapter else "whole" if source else "tiny"
-    usual = [_TINY, _TINY_ON.get(env, {})] if kind == "tiny" else [_PRETRAINED, _ADAPTER if kind == "adapter" else {}]
+    if kind == "tiny":
+        usual = [_TINY, _TINY_ON.get(env, {})]
+    else:
+        usual = [_PRETRAINED, _ADAPTER if kind == "adapter" else {}, {} if has_gpu() else _WITHOUT_GPU]
     values: dict[str, Any] = {"options": {}, "grpo": {}}
     for one in [*usual, {**given, "options": options or {}, "grpo": grpo or {}}]:
         values |= {name: value for name, value in one.items() if value is not None and name not in ("options", "grpo")}

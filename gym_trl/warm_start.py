@@ -1,6 +1,8 @@
 """Warm start: a model imitates episodes of another policy, in exactly the ids that its own rollouts would have."""
 
+import logging
 import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +25,8 @@ NOT_TRAINED = -100
 """Label of an id without loss, by PyTorch's convention."""
 POLICIES = ("random", "solver")
 BATCH, _ROWS_AT_ONCE = 16, 8
+_SECONDS_BETWEEN_LINES = 10.0
+_log = logging.getLogger(__name__)
 
 
 def demonstrations(
@@ -146,7 +150,8 @@ def imitate(model: Any, rows: Sequence[Row], *, pad_id: int, rate: float, update
     optimizer = torch.optim.AdamW(trained, lr=rate, weight_decay=0.0)
     batches = list(_batches(rows, updates, seed))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: 1.0 - done / (len(batches) + 1))
-    losses, was_training = list[float](), model.training
+    losses, was_training, began = list[float](), model.training, time.monotonic()
+    said = began
     model.train()
     for batch in batches:
         count, loss = sum(label != NOT_TRAINED for row in batch for label in row["labels"][1:]), 0.0
@@ -159,6 +164,9 @@ def imitate(model: Any, rows: Sequence[Row], *, pad_id: int, rate: float, update
         optimizer.zero_grad(set_to_none=True)
         schedule.step()
         losses.append(loss)
+        if (now := time.monotonic()) - said > _SECONDS_BETWEEN_LINES:
+            said, left = now, (now - began) / len(losses) * (len(batches) - len(losses))
+            _log.info("warm start: update %d of %d, loss %.3f, %.0f s left", len(losses), len(batches), loss, left)
     model.train(was_training)
     return losses
 
