@@ -253,7 +253,7 @@ def turn_by_turn(spec: Any) -> Any:
     def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, Any]:
         tokenizer = trainer.processing_class
         # TRL's own limit is that of the completion: without this each turn could use all of it.
-        trainer.generation_config.max_new_tokens = spec.options.max_tokens_per_turn
+        trainer.generation_config.max_new_tokens = spec.options["max_tokens_per_turn"]
         episodes = [Episode(Task.from_json(prompt[-1]["task"])) for prompt in prompts]
         envs = [spec.make(episode.task.env_id) for episode in episodes]
         for env, episode in zip(envs, episodes, strict=True):

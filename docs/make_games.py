@@ -1,6 +1,7 @@
-"""Generator of docs/games.md, the table of the library's games."""
+"""Generator of the table of the library's games in docs/environments.md."""
 
 import inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,24 +10,15 @@ import gymnasium as gym
 import gym_trl
 from gym_trl.wrappers.base import attribute_of
 
-PAGE = Path(__file__).parent / "games.md"
-HEAD = """# Games
-
-The environments of the library. Start with Echo, which a tiny model learns in a minute, then GuessNumber, where the
-answer to a guess has to be used, then FrozenLake, where single turns decide.
-
-`gym-trl list ID` shows a game's arguments and rules, `gym-trl play ID` lets you play it, and
-`gym-trl check ID` measures its solver, random play and the best policy that does not read. The columns `turns` (at
-most, in task 0) and `optimum` (the success rate of perfect play where it is known) have a number for each difficulty.
-
-| id | task | difficulties | turns | optimum |
-|---|---|---|---|---|"""
-FOOT = "\n`python docs/make_games.py` writes this page.\n"
+PAGE = Path(__file__).parent / "environments.md"
+MARKS = re.compile(r"(?<=<!-- games -->\n).*?(?=<!-- /games -->)", re.DOTALL)
+HEAD = "| id | task | difficulties | turns | optimum |\n|---|---|---|---|---|"
 
 
-def page() -> str:
-    """Return the whole page."""
-    return "\n".join([HEAD, *map(row, sorted(gym_trl.GAMES)), FOOT])
+def page(text: str) -> str:
+    """Return the text of a page with the table between its marks."""
+    table = "\n".join([HEAD, *map(row, sorted(gym_trl.GAMES)), ""])
+    return MARKS.sub(lambda _: table, text)
 
 
 def row(env_id: str) -> str:
@@ -58,4 +50,4 @@ def each(values: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from gym_trl.envs.text_game import Step, TextGame
 from gym_trl.errors import ConfigError, RowError, apart_from_the_model
-from gym_trl.kinds import load_function
+from gym_trl.options import load_function
 from gym_trl.registration import did_you_mean
 from gym_trl.text import counted, verifiers
 from gym_trl.types import Policy

@@ -4,7 +4,7 @@ $ python examples/train_tools.py --learning_rate 2e-6 --use_vllm true --vllm_mod
 
 That loop has no history, no credit per turn and no curriculum, waits for the slowest episode of each turn, and ends an
 episode only by an answer without a call. spec.rollout_func, as in
-docs/guides/tools.md, has none of these limits.
+docs/tools.md, has none of these limits.
 """
 
 from dataclasses import dataclass

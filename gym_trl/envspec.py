@@ -6,28 +6,28 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from copy import copy
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import lru_cache, partial
+from inspect import signature
 from itertools import accumulate
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 
-from gym_trl.errors import ConfigError, GymTRLError, raise_interrupt, refused
+from gym_trl.errors import ConfigError, GymTRLError, failures_ignored, raise_interrupt, refused, stops_a_rollout
 from gym_trl.executors.make import EXECUTORS, ExecutorConfig, make_pool, most_capable
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env
-from gym_trl.kinds import Arguments, option_types
-from gym_trl.options import Envs, EpisodeOptions, ExecutorName, Text, check_seats, has_workers, signed
+from gym_trl.options import Envs, ExecutorName, Function, check_options
+from gym_trl.random_play import random_play
 from gym_trl.registration import EnvMaker, EnvSource, cannot_make, env_name, find_maker
-from gym_trl.seeding import derive_seed, task_seed
+from gym_trl.seeding import OwnGlobalRandom, derive_seed, task_seed
+from gym_trl.spaces import holds, holds_text
 from gym_trl.text.parsing import ActionFormat
 from gym_trl.types import Task
-from gym_trl.user_functions import check_arguments, left_to_the_rollout, try_functions, watched
-from gym_trl.wrappers.as_text import as_text
-from gym_trl.wrappers.base import attribute_of, instructions_of
+from gym_trl.wrappers.as_text import TextAction, TextObservation, as_text
+from gym_trl.wrappers.base import attribute_of, instructions_of, layer_of
 from gym_trl.wrappers.declare_success import declare_success
 from gym_trl.wrappers.instructions import Instructions
 from gym_trl.wrappers.levels import Levels
@@ -40,13 +40,6 @@ from gym_trl.wrappers.turn_limit import TurnLimit
 END_AFTER_INVALID = 3
 """Consecutive invalid actions after which a language model's episode ends, where it is played, evaluated or trained
 without another choice: a response without an action uses no turn, so nothing else but the context would end it."""
-
-
-def limit_of_invalid(chosen: EpisodeOptions) -> int | None:
-    """Return the number of consecutive invalid actions that end an episode in training; ``None`` if none does."""
-    if chosen.end_after_invalid is not None or chosen.turn_limit is not None or chosen.history is None:
-        return chosen.end_after_invalid
-    return END_AFTER_INVALID  # the context no longer ends an episode
 
 
 class Probed(NamedTuple):
@@ -62,7 +55,7 @@ class Probed(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class EnvSpec(Text):
+class EnvSpec:
     r"""Configuration of environments, by the names of ``GymSpec``'s arguments; it can be pickled if they can.
 
     >>> spec = EnvSpec("TrlEnv/GuessNumber-v0", env_kwargs={"high": 8, "turns": 4}, action_format="boxed")
@@ -76,34 +69,34 @@ class EnvSpec(Text):
 
     env: Envs
     _: KW_ONLY
-    env_kwargs: Arguments = field(default_factory=dict)
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     seats: Literal["self"] | None = None
     levels: Sequence[Mapping[str, Any]] = ()
     """Arguments of the environment by level of difficulty, in addition to ``env_kwargs``."""
+    wrappers: Sequence[Function] = ()
+    observe: Any = None
+    act: Any = None
+    action_format: str | None = "tag"
+    invalid_penalty: float = 0.0
+    end_after_invalid: int | None = None
+    cut_actions: Literal["reject", "accept"] = "reject"
+    turn_limit: int | None = None
+    instructions: str | None = None
+    success: Any = None
+    state_key: Any = None
     weights: Mapping[str, float] = field(init=False)
     """Share of each environment in the tasks, by id."""
     _makers: Mapping[str, EnvMaker] = field(init=False, repr=False)
     _kwargs: Mapping[str, dict[str, Any]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        check_seats(self.seats, self)
+        """Check the arguments, and find the environments."""
         makers, weights = _makers_and_weights(self.env)
         derived = {"_makers": makers, "weights": weights, "_kwargs": kwargs_by_id(weights, self.env_kwargs)}
-        for name, value in derived.items():
+        for name, value in (check_options(vars(self)) | derived).items():
             object.__setattr__(self, name, value)
         if self.levels and len(weights) > 1:
             raise ConfigError(f"a curriculum has the levels of one environment, got {list(weights)}")
-
-    def __repr__(self) -> str:
-        return signed("EnvSpec", self)
-
-    @classmethod
-    def of_options(cls, env: Envs, options: Mapping[str, Any], *, env_kwargs: Arguments | None = None) -> Self:
-        """Return a specification with those of a specification's options that concern the environments."""
-        names = {*option_types(Text), "seats"}
-        own = {name: value for name, value in options.items() if name in names}
-        return cls(env, env_kwargs=env_kwargs or {}, **own)
 
     def make(self, env_id: str) -> TextEnvironment:
         """Make one of the environments, with its wrappers."""
@@ -141,19 +134,25 @@ class EnvSpec(Text):
 
         If ``stepping`` has none, it is the one that meets the needs of all environments (``choose_executor``).
 
-        If a function is given (``observe``, ``act``, ``success`` or ``state_key``), the environment is reset once
-        (``gym_trl.user_functions``), unless its executor has processes or a timeout is given: such an
-        environment may hang or exit, so only the arguments of the functions are checked, and ``state_key`` by a reset.
+        If a function is given (``observe``, ``act``, ``success`` or ``state_key``), the environment is reset, and each
+        is called once, unless its executor has processes or a timeout is given: such an environment may hang or exit,
+        so only the arguments of the functions are checked, and ``state_key`` by a reset.
 
         Raises:
             ConfigError: An environment cannot be made, or not be stepped by the executor, or a function does not take
                 or return what it must.
             NotTextError: Observations or actions cannot be converted to text, and ``observe`` or ``act`` is missing.
         """
+        for place, wrap in enumerate(self.wrappers):
+            _check_arguments(f"wrappers[{place}]", wrap, "env")
+        _check_arguments("observe", self.observe, "observation", "info")
+        _check_arguments("act", self.act, "text")
+        _check_arguments("success", self.success, "info", "return")
+        _check_arguments("state_key", self.state_key, "environment")
         instructions, num_instances, choices = dict[str, str](), dict[str, int | None](), set[ExecutorName]()
         seats = dict[str, int]()
         for env_id in self.weights:
-            with self._watched().checked(env_id) as env:
+            with self.checked(env_id) as env:
                 rules = instructions_of(env)
                 instructions[env_id] = without_format(rules, self.action_format)
                 num_instances[env_id] = attribute_of(env, "num_instances")
@@ -170,38 +169,46 @@ class EnvSpec(Text):
                     choices.add(preferred)
         if stepping.executor is None:
             executor = most_capable(choices)
-            if stepping.options and not has_workers(executor):
+            if stepping.options and executor == "inline":
                 executor = "process"  # inline stepping supports none of them
             stepping = replace(stepping, executor=executor)
         make_pool(self.make, stepping).close()  # reports invalid arguments now, not in the first rollout
         return Probed(instructions, num_instances, stepping, seats)
 
-    def _watched(self) -> Self:
-        """Return the same specification with functions that report what is wrong with them.
-
-        Raises:
-            ConfigError: A function takes other arguments than it is called with.
-        """
-        spec = copy(self)
-        for name in _FUNCTIONS:
-            if callable(function := getattr(self, name)):
-                object.__setattr__(spec, name, watched(name, function))
-        for place, wrap in enumerate(self.wrappers):
-            check_arguments(f"wrappers[{place}]", wrap, "env")
-        return spec
-
     def _check_functions(self, env: TextEnvironment, stepping: ExecutorConfig) -> None:
-        """Reset an environment that was made with watched functions, as far as ``probe`` says."""
-        executor = stepping.executor or attribute_of(env, "preferred_executor") or "thread"
-        kind = next((one for name, one in EXECUTORS.items() if name == executor), None)
-        is_safe = kind is not None and not kind.processes and not (stepping.reset_timeout or stepping.step_timeout)
-        given = self.success
-        success = given if callable(given) else None
-        if is_safe and (success or self.act or callable(self.observe) or self.state_key not in (None, "auto")):
-            try_functions(env, act=self.act, success=success)
-        elif self.state_key is not None:
-            with left_to_the_rollout():
-                env.reset(seed=0)
+        """Call the functions that a user gave on an environment that is reset, as far as ``probe`` says.
+
+        What the environment raises is left to the first rollout, which counts it, and so is what ``act`` and
+        ``success`` raise. The global random generators are not changed.
+        """
+        executor: Any = stepping.executor or attribute_of(env, "preferred_executor") or "thread"
+        apart = executor not in ("inline", "thread") or stepping.reset_timeout or stepping.step_timeout
+        functions = [one for one in (self.observe, self.act, self.success, self.state_key) if callable(one)]
+        if self.state_key is None and (apart or not functions):
+            return
+        with OwnGlobalRandom(0), _left_to_the_rollout():
+            if callable(self.observe) and not apart:
+                observation, info = layer_of(env, TextObservation).env.reset(seed=0)  # type: ignore[union-attr]
+                if observation is not None and isinstance(info, Mapping):
+                    with refused("observe"):
+                        text = self.observe(observation, info)
+                    _check_returned("observe", isinstance(text, str), text, "text")
+            observation, info = env.reset(seed=0)
+            if apart or not isinstance(info, Mapping):
+                return
+            if callable(self.success):
+                solved: Any = None
+                with failures_ignored():
+                    solved = self.success(info, 0.0)
+                right = solved is None or isinstance(solved, bool | np.bool_)
+                _check_returned("success", right, solved, "True, False or None")
+            if self.act is not None:
+                space = layer_of(env, TextAction).env.action_space  # type: ignore[union-attr]
+                right, action = True, None
+                with failures_ignored():
+                    action = self.act(random_play(env, 0)(observation, info))
+                    right = isinstance(action, str) if holds_text(space) else holds(space, action)
+                _check_returned("act", right, action, f"an action of {space!s:.100}, or raise ValueError for none")
 
     def _stack(self, env_id: str, **level: Any) -> TextEnvironment:
         kwargs = {**self._kwargs[env_id], **level}
@@ -232,7 +239,38 @@ class EnvSpec(Text):
         return made
 
 
-_FUNCTIONS = ("observe", "act", "success", "state_key")
+def _check_returned(name: str, right: bool, returned: Any, wanted: str) -> None:
+    if not right:
+        raise ConfigError(f"{name} must return {wanted}, got {type(returned).__name__} {returned!r:.80}")
+
+
+def _check_arguments(name: str, function: Any, *arguments: str) -> None:
+    """Check that a function can be called with these arguments, by position; one without a signature is not checked.
+
+    Raises:
+        ConfigError: It cannot.
+    """
+    if not callable(function):
+        return
+    try:
+        taken = signature(function)
+    except (TypeError, ValueError):  # a function of Python's own
+        return
+    try:
+        taken.bind(*arguments)
+    except TypeError as error:
+        raise ConfigError(f"{name} must take ({', '.join(arguments)}), got {function!r:.100}: {error}") from error
+
+
+@contextmanager
+def _left_to_the_rollout() -> Iterator[None]:
+    """Ignore what an environment raises in the block, but for mistakes of the user and interrupts of this program."""
+    try:
+        yield
+    except BaseException as error:
+        raise_interrupt(error)
+        if stops_a_rollout(error):
+            raise
 
 
 @dataclass(frozen=True, eq=False)

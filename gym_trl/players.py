@@ -23,7 +23,7 @@ from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.make import ExecutorConfig, make_pool
 from gym_trl.executors.protocol import EnvPool, TextEnvironment
 from gym_trl.history import chat_for
-from gym_trl.kinds import load_function
+from gym_trl.options import load_function
 from gym_trl.play import History, Limits, Sample, play
 from gym_trl.random_play import Act, random_play, solver_play
 from gym_trl.rollout import Ask, asking, gather, rare_full_collections, run

@@ -1,7 +1,7 @@
 """Episodes on disk: one JSON object a line, the same for training, evaluation and the viewer.
 
 A run or an evaluation has the file ``rollouts.jsonl``. Each episode is appended in one write, so that a crash breaks at
-most the last line, which readers skip. ``docs/records.md`` explains the fields.
+most the last line, which readers skip. ``docs/runs.md`` explains the fields.
 """
 
 import json

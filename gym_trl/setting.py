@@ -13,8 +13,7 @@ from gym_trl.errors import ConfigError, UntrustedError
 from gym_trl.executors.make import ExecutorConfig
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.history import make_history
-from gym_trl.kinds import load_function, name_of
-from gym_trl.options import SpecOptions
+from gym_trl.options import check_options, load_function, name_of
 from gym_trl.play import History
 from gym_trl.random_play import plays_characters, random_play, solver_play
 from gym_trl.registration import GAMES, EnvSource, env_name, find_maker, is_registered
@@ -106,7 +105,7 @@ class Setting:
         given = {name: value for name, value in usual.items() if getattr(self, name) is None}
         for name, value in {**given, "env": _whole_name(self.env)}.items():
             object.__setattr__(self, name, value)
-        SpecOptions.of({"env": self.env, **self.of_spec})  # refuses wrong values
+        check_options(self.of_spec)
         self.spec  # noqa: B018 -- refuses what is no environment
 
     @property

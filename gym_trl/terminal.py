@@ -117,7 +117,7 @@ def _lines(record: Mapping[str, Any]) -> Iterator[str]:
         yield f"--- {message['role']}\n{message['content']}"
     advantages = record["advantages"] or [None] * len(record["turns"])
     for place, (turn, advantage) in enumerate(zip(record["turns"], advantages, strict=False)):
-        facts = ["" if advantage is None else f"advantage {advantage:+.3g}", "" * turn["action_valid"] or "invalid"]
+        facts = ["" if advantage is None else f"advantage {advantage:+.3g}", "" if turn["action_valid"] else "invalid"]
         yield f"--- turn {place + 1}, reward {turn['reward']:g}" + "".join(f", {one}" for one in facts if one)
         if place:  # the first observation ends the opening
             yield turn["observation"]

@@ -267,6 +267,7 @@ def test_the_episode_that_was_chosen_is_shown(
     assert f"> answer {seed}\n" in out
     assert f"step {seed}" in out
     assert "advantage +1" in out
+    assert out.count(", invalid") == records[seed]["invalid_actions"]
     assert ran(capsys, "view", str(tmp_path), "--text", "5")[0] == 2
 
 

@@ -110,7 +110,7 @@ def marks_of(page: Path) -> list[pytest.MarkDecorator]:
     """Return the marks of what a page's blocks do and need."""
     blocks, marks = blocks_of(page), []
     commands = " ".join(block.body for block in blocks if block.runs)
-    if ">>> trainer.train()" in commands:
+    if ">>> trainer.train()" in commands or "= train(" in commands:
         marks += [pytest.mark.trl, pytest.mark.full]
     elif "gym-trl check" in commands:  # seconds each
         marks += [pytest.mark.full]

@@ -55,4 +55,4 @@ def test_a_recipe_is_short_and_on_the_page(recipe):
     source = recipe.read_text(encoding="utf-8")
     assert len(source.splitlines()) <= 150
     assert f"$ python recipes/{recipe.name}" in source.split('"""')[1]
-    assert f"recipes/{recipe.name}" in (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
+    assert f"recipes/{recipe.name}" in (ROOT / "docs" / "results.md").read_text(encoding="utf-8")

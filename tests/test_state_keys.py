@@ -149,7 +149,7 @@ def test_a_key_of_the_users_replaces_the_declared_one() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: EnvSpec.of_options(Line, {"state_key": "nowhere:key"}),
+        lambda: EnvSpec(Line, state_key="nowhere:key"),
         lambda: EnvSpec(Line, state_key=lambda env: env.nothing).probe(ExecutorConfig()),
         lambda: auto(partial(Line, key=lambda position: [position])).probe(ExecutorConfig()),
         lambda: played(auto(partial(Line, key=lambda position: [position] if position == 2 else position)), "right"),

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, TypeAlias
 import gymnasium as gym
 
 from gym_trl.errors import ConfigError
-from gym_trl.kinds import load_function
+from gym_trl.options import load_function
 from gym_trl.wrappers.base import Reset, Step, TextWrapper, attribute_of
 
 Success: TypeAlias = float | str | Callable[[Mapping[str, Any], float], bool | None]

@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 
 from gym_trl.errors import ConfigError, InfrastructureError, apart_from_the_model
-from gym_trl.kinds import load_function
+from gym_trl.options import load_function
 from gym_trl.seeding import derive_seed, generator_key
 from gym_trl.types import Policy
 from gym_trl.wrappers.admissible_actions import listed_actions

@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium as gym
 
 from gym_trl.errors import ConfigError
-from gym_trl.kinds import load_function
+from gym_trl.options import load_function
 from gym_trl.wrappers.base import Reset, Step, TextWrapper
 
 

@@ -25,7 +25,7 @@ import gymnasium as gym
 import numpy as np
 
 from gym_trl.errors import ConfigError, refused, safe_str
-from gym_trl.kinds import load_function
+from gym_trl.options import load_function
 from gym_trl.seeding import generator_key
 from gym_trl.types import UNNAMED, StateName
 from gym_trl.wrappers.base import Reset, Step, TextWrapper, layers_of
@@ -141,7 +141,7 @@ def as_text_key(key: Hashable) -> str:
     >>> as_text_key([3, 4])
     Traceback (most recent call last):
         ...
-    gym_trl.errors.ConfigError: a state key must be hashable and made of strings, numbers, ..., got list: [3, 4]
+    gym_trl.errors.ConfigError: state_key must be hashable and made of strings, numbers, ..., got list: [3, 4]
 
     Raises:
         ConfigError: It is not hashable, or made of something else.
@@ -165,7 +165,7 @@ def _plain(key: Any) -> Any:
     if isinstance(key, np.generic):
         return key.item()
     raise ConfigError(
-        "a state key must be hashable and made of strings, numbers, booleans, None and tuples of these, "
+        "state_key must be hashable and made of strings, numbers, booleans, None and tuples of these, "
         f"got {type(key).__name__}: {key!r:.80}"
     )
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, Union, get_args, get_ori
 import gymnasium as gym
 
 from gym_trl.errors import ConfigError, InfrastructureError, ModelFaultError, check_counts, described, raise_interrupt
-from gym_trl.kinds import load_function
+from gym_trl.options import load_function
 from gym_trl.spaces import AnyText
 from gym_trl.text.thoughts import split_thinking
 from gym_trl.wrappers.base import Reset, Step, TextWrapper, check_text, instructions_of, longer_text

@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from gym_trl.envs.external.adapter import Adapter, Played
 from gym_trl.errors import ConfigError
-from gym_trl.kinds import load_function
+from gym_trl.options import load_function
 from gym_trl.spaces import holds_text
 from gym_trl.text.spaces import UnreadableActionError, check, check_actions, explain, parse, render
 

@@ -9,8 +9,7 @@ from gym_trl.executors.process import ProcessPool
 from gym_trl.executors.protocol import EnvFactory, EnvPool
 from gym_trl.executors.ray import RayPool
 from gym_trl.executors.thread import ThreadPool
-from gym_trl.kinds import Function, option_types
-from gym_trl.options import ExecutorName, Stepping
+from gym_trl.options import ExecutorName, Function, check_options
 
 Executor: TypeAlias = ExecutorName | Function
 """Name of an executor (see ``EXECUTORS``), or a pool's class or factory (``ProcessPool``)."""
@@ -24,7 +23,7 @@ EXECUTORS: dict[ExecutorName, Any] = {
 
 
 @dataclass(frozen=True)
-class ExecutorConfig(Stepping):
+class ExecutorConfig:
     """Executor and its options; ``None`` is the executor's default.
 
     >>> ExecutorConfig("thread", workers=4).kind.processes
@@ -32,11 +31,21 @@ class ExecutorConfig(Stepping):
     >>> ExecutorConfig("fork")
     Traceback (most recent call last):
         ...
-    gym_trl.errors.ConfigError: executor must be 'inline', 'thread', ... or a function ..., got 'fork'
+    gym_trl.errors.ConfigError: executor must be 'inline' or 'thread' ... or a function ..., got 'fork'
     """
 
     executor: Executor | None = "inline"
     """Name of an executor, or a function that makes a pool; ``None`` is what the environments declare."""
+    workers: int | None = None
+    """Number of threads or processes."""
+    reset_timeout: float | None = None
+    """Maximum seconds for making and resetting an environment."""
+    step_timeout: float | None = None
+    """Maximum seconds of a step; a longer one ends the episode as crashed."""
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        object.__setattr__(self, "executor", check_options(vars(self))["executor"])
 
     @property
     def kind(self) -> Any:
@@ -46,8 +55,7 @@ class ExecutorConfig(Stepping):
     @property
     def options(self) -> dict[str, Any]:
         """Options that are not ``None``."""
-        values = {name: getattr(self, name) for name in option_types(Stepping) if name != "executor"}
-        return {name: value for name, value in values.items() if value is not None}
+        return {name: value for name, value in vars(self).items() if name != "executor" and value is not None}
 
 
 def make_pool(make: EnvFactory, config: ExecutorConfig | None = None, **options: Any) -> EnvPool:

@@ -4,10 +4,11 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
+from inspect import signature
 from typing import Any, Literal, Self
 
 from gym_trl.envs.question_answer import Column, QAEnv, Verifier
-from gym_trl.envspec import EnvSpec, TaskPlan, limit_of_invalid
+from gym_trl.envspec import END_AFTER_INVALID, EnvSpec, TaskPlan
 from gym_trl.errors import ConfigError
 from gym_trl.executors.make import ExecutorConfig, make_pool
 from gym_trl.executors.protocol import EnvPool, TextEnvironment
@@ -17,13 +18,13 @@ from gym_trl.grpo.dataset import make_dataset
 from gym_trl.grpo.rewards import env_reward
 from gym_trl.grpo.rollout_func import Rollout, RolloutFunc
 from gym_trl.history import make_history
-from gym_trl.kinds import Function
-from gym_trl.options import Envs, SpecOptions, Stepping, Text, has_workers, signed, values_of
+from gym_trl.options import Envs, Function, check_options
 from gym_trl.play import History
 from gym_trl.types import Task
 
 _NOT_IN_TOOLS = "max_tokens_per_turn history max_alive episode_timeout credit resample_dead_groups seats curriculum"
 _NOT_IN_TOOLS += " chat_template_kwargs on_rollout"
+_MAPPINGS = ("env_kwargs", "chat_template_kwargs")
 
 
 class GymSpec:
@@ -133,26 +134,28 @@ class GymSpec:
         curriculum: Sequence[Mapping[str, Any]] = (),
         on_rollout: Callable[[Rollout], None] | None = None,
     ) -> None:
-        given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
-        given |= {name: given[name] or {} for name in ("env_kwargs", "chat_template_kwargs") if given[name] is None}
-        self.options = chosen = SpecOptions.of(given)
+        given = {name: value for name, value in locals().items() if name not in ("self", "env", "__class__")}
+        given |= {name: given[name] or {} for name in _MAPPINGS if given[name] is None}
+        self.env = env
+        self.options = chosen = check_options(given)
         """Arguments, all of which are checked, with functions in place of their names."""
-        find_estimator(chosen.credit)
-        text = values_of(chosen, Text) | {"end_after_invalid": limit_of_invalid(chosen)}
-        if chosen.state_key is None and (chosen.credit != "episode" or chosen.seats is not None):
+        find_estimator(chosen["credit"])
+        names = "env_kwargs seats wrappers observe act action_format invalid_penalty end_after_invalid cut_actions"
+        text = {name: chosen[name] for name in f"{names} turn_limit instructions success state_key".split()}
+        if history is not None and turn_limit is None and end_after_invalid is None:
+            text["end_after_invalid"] = END_AFTER_INVALID  # the context no longer ends an episode
+        if state_key is None and (credit != "episode" or seats is not None):
             text["state_key"] = "auto"
-        self.env_spec = EnvSpec(
-            chosen.env, env_kwargs=chosen.env_kwargs, seats=chosen.seats, levels=chosen.curriculum, **text
-        )
+        self.env_spec = EnvSpec(env, levels=chosen["curriculum"], **text)
         """Environments, as they are made for training."""
-        self._probed = self.env_spec.probe(ExecutorConfig(**values_of(chosen, Stepping)))
+        stepping = {name: chosen[name] for name in ("executor", "workers", "reset_timeout", "step_timeout")}
+        self._probed = self.env_spec.probe(ExecutorConfig(**stepping))
         self.executor = self._probed.executor.executor
         if len(set(self._probed.seats.values())) > 1:
             raise ConfigError(f"with seats all environments need the same number of them, got {self._probed.seats}")
         # Each level of a curriculum has its own instances, so sample them by seed.
-        instances = {} if chosen.curriculum else self._probed.num_instances
-        sizes = {"train": chosen.num_tasks, "eval": chosen.num_eval_tasks}
-        self._plan = TaskPlan(self.weights, instances, sizes, chosen.seed)
+        instances = {} if curriculum else self._probed.num_instances
+        self._plan = TaskPlan(self.weights, instances, {"train": num_tasks, "eval": num_eval_tasks}, seed)
 
     @classmethod
     def from_dataset(
@@ -185,7 +188,7 @@ class GymSpec:
         Raises:
             ConfigError: See ``QAEnv`` and ``GymSpec``.
         """
-        SpecOptions.of({"env": "TrlEnv/QA-v0", **options})  # checks them before the data set is read
+        signature(cls).bind("TrlEnv/QA-v0", **check_options(options))  # before the data set is read
         columns: dict[str, Any] = {"prompt": prompt, "answer": answer, "verify": verify}
         rows = QAEnv(dataset, **columns, turns=turns).num_instances
         for_eval = options.get("num_eval_tasks", min(rows // 10, 100))
@@ -196,7 +199,9 @@ class GymSpec:
         return cls(partial(QAEnv, dataset, **columns, turns=turns), **options)
 
     def __repr__(self) -> str:
-        return signed("GymSpec", self.options)
+        usual = {name: one.default for name, one in signature(GymSpec).parameters.items()}
+        changed = [f", {name}={one!r:.100}" for name, one in self.options.items() if one != usual[name] and one != {}]
+        return f"GymSpec({self.env!r}{''.join(changed)})"
 
     @property
     def instructions(self) -> Mapping[str, str]:
@@ -235,7 +240,7 @@ class GymSpec:
 
     def _placed(self, task: Task, split: str) -> Task:
         """Return the task on its level: the first one, which rollouts of a training replace, or the last one."""
-        levels = len(self.options.curriculum)
+        levels = len(self.options["curriculum"])
         return at_level(task, 0 if split == "train" else levels - 1) if levels else task
 
     @cached_property
@@ -255,20 +260,15 @@ class GymSpec:
     def rollout_func(self) -> RolloutFunc:
         """Function for ``GRPOTrainer(rollout_func=...)`` that plays a batch of prompts with the trainer's model."""
         chosen, pool = self.options, self.make_pool()
+        same = "seed chat_template_kwargs max_tokens_per_turn credit max_alive episode_timeout on_rollout"
         function = RolloutFunc(
             pool,
             assign=self.assign,
-            seed=chosen.seed,
-            chat_template_kwargs=chosen.chat_template_kwargs,
-            max_tokens_per_turn=chosen.max_tokens_per_turn,
-            history=make_history(chosen.history),
-            credit=chosen.credit,
+            history=make_history(chosen["history"]),
             seats=max(self._probed.seats.values()),
-            levels=len(chosen.curriculum),
-            resample=chosen.resample_dead_groups,
-            max_alive=chosen.max_alive,
-            episode_timeout=chosen.episode_timeout,
-            on_rollout=chosen.on_rollout,
+            levels=len(chosen["curriculum"]),
+            resample=chosen["resample_dead_groups"],
+            **{name: chosen[name] for name in same.split()},
         )
         weakref.finalize(function, pool.close)
         return function
@@ -287,14 +287,14 @@ class GymSpec:
         """
         from gym_trl.grpo.environment_factory import EnvironmentFactory
 
-        usual = SpecOptions(env=self.options.env)
-        if given := [name for name in _NOT_IN_TOOLS.split() if getattr(self.options, name) != getattr(usual, name)]:
+        chosen = self.options | {"credit": self.options["credit"] != "episode"}
+        if given := [name for name in _NOT_IN_TOOLS.split() if chosen[name]]:
             raise ConfigError(
                 f"TRL's own loop, which environment_factory uses, does not support {', '.join(given)}: leave it out, "
                 "or give the trainer spec.rollout_func"
             )
         stepping = self._probed.executor
-        if has_workers(stepping.executor):
+        if stepping.executor in ("thread", "process", "ray"):
             stepping = replace(stepping, workers=1)  # an object has one environment
         pool = partial(make_pool, config=stepping)
         tools = replace(self.env_spec, action_format="plain")  # actions of tool calls carry no mark
@@ -308,7 +308,9 @@ class GymSpec:
 
     def _dataset(self, split: str) -> Any:
         tasks = list(self.tasks(split))
-        dataset = make_dataset(tasks, system_prompt=self.options.system_prompt, instructions=self._probed.instructions)
+        dataset = make_dataset(
+            tasks, system_prompt=self.options["system_prompt"], instructions=self._probed.instructions
+        )
         return dataset.add_column("environment", [task.env_id for task in tasks]) if len(self.weights) > 1 else dataset
 
     def __getstate__(self) -> dict[str, Any]:

@@ -59,7 +59,7 @@ responses = my_env.run_agent(
     prompts=prompts
 )
 """
-PAGE = Path(__file__).parents[2] / "docs" / "migrate.md"
+PAGE = Path(__file__).parents[2] / "docs" / "is_it_for_me.md"
 [OF_THE_PAGE] = re.findall(r"## TRL's code agent.*?```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 
 

@@ -69,7 +69,7 @@ LAWS = {
         "test_evaluation",
     ),
     "21 one play": Law("gym_trl/executors/step.py gym_trl/players.py", "test_one_play test_play"),
-    "22 options": Law("gym_trl/options.py gym_trl/kinds.py", "test_law_22"),
+    "22 options": Law("gym_trl/options.py", "test_law_22"),
     "23 checks": Law("gym_trl/check/*.py", "test_planted"),
     "25 injective": Law("gym_trl/text/spaces.py", "test_text_spaces"),
     "26 data": Law("gym_trl/setting.py gym_trl/records.py", "test_law_26 test_setting"),

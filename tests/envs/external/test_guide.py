@@ -19,7 +19,7 @@ MATE = ["f2f3", "e7e5", "g2g4", "d8h4"]
 
 
 def rows() -> list[list[str]]:
-    page = (DOCS / "bring_your_own.md").read_text(encoding="utf-8")
+    page = (DOCS / "environments.md").read_text(encoding="utf-8")
     table = page.partition("| suite | id | version |")[2].partition("\n\n")[0].splitlines()[2:]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
 
@@ -47,7 +47,7 @@ def test_every_external_id_is_in_the_table() -> None:
 
 def test_the_guides_adapter_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("chess")
-    page = (DOCS / "guides" / "new_environment.md").read_text(encoding="utf-8")
+    page = (DOCS / "extend.md").read_text(encoding="utf-8")
     code = re.findall(r'```python title="boards.py"\n(.*?)```', page, re.DOTALL)[0]
     assert len(code.strip().splitlines()) <= 45
     (tmp_path / "boards.py").write_text(code, encoding="utf-8")
