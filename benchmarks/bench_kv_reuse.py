@@ -117,11 +117,17 @@ def model_and_work(folder: str) -> Iterator[tuple[Any, Work]]:
 
 
 @contextmanager
-def library(folder: str, **sampling: str) -> Made:
+def library(folder: str, *, whole: bool = False) -> Made:
     from gym_trl.engines.transformers import TransformersEngine
 
     with model_and_work(folder) as (model, work):
-        yield lambda: TransformersEngine(model, pad_id=0, eos_ids=[], sampling={"temperature": 0, **sampling}), work
+
+        def make() -> Engine:
+            engine = TransformersEngine(model, pad_id=0, eos_ids=[], sampling={"temperature": 0})
+            engine.lockstep = "to compare with it" if whole else None
+            return engine
+
+        yield make, work
 
 
 @contextmanager
@@ -166,7 +172,7 @@ def continuous_batching(folder: str) -> Made:
 ENGINES: dict[str, Any] = {
     "TransformersEngine": library,
     "Transformers' continuous batching": continuous_batching,
-    LOCKSTEP: partial(library, cache_implementation="dynamic"),
+    LOCKSTEP: partial(library, whole=True),
 }
 
 

@@ -15,6 +15,7 @@ import zlib
 from contextlib import nullcontext
 from tempfile import TemporaryDirectory
 from typing import Any, SupportsFloat
+from unittest.mock import patch
 
 import gymnasium as gym
 import numpy as np
@@ -65,6 +66,7 @@ def step(game: str, variant: str, folder: str | None = None) -> dict[str, float]
     from trl import GRPOConfig
 
     from gym_trl import GymGRPOTrainer, GymSpec
+    from gym_trl.engines.kv_cache import plain_attention
     from gym_trl.grpo import speed, trainer_engine
     from gym_trl.players import load_model
     from gym_trl.testing import pretrained_folder
@@ -88,12 +90,14 @@ def step(game: str, variant: str, folder: str | None = None) -> dict[str, float]
         cut_actions="accept",
     )
     found: dict[str, float] = {}
+    plain = (lambda model: "to compare with it") if made.get("lockstep") else plain_attention
     played: list[float] = []
     computed: list[int] = []  # tokens of each forward pass since the last rollout
 
     def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, Any]:
         began = time.monotonic()
-        columns = spec.rollout_func(prompts, trainer)
+        with patch("gym_trl.engines.transformers.plain_attention", plain):
+            columns = spec.rollout_func(prompts, trainer)
         played.append(time.monotonic() - began)
         computed.clear()
         found["processor"] = -time.process_time()
@@ -134,8 +138,6 @@ def step(game: str, variant: str, folder: str | None = None) -> dict[str, float]
             gradient_checkpointing=False,
             max_completion_length=512,
             learning_rate=1e-5,
-            # Any option that is only model.generate's makes the engine generate whole prompts in lockstep.
-            generation_kwargs={"cache_implementation": "dynamic"} if made.get("lockstep") else None,
         )
         trainer = Clock(
             model=model,

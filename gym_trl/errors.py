@@ -223,16 +223,6 @@ def caused_by_model(error: BaseException) -> bool:
     return True
 
 
-def is_connection(error: BaseException) -> bool:
-    """Return whether an exception says that a connection failed, or is an ``InfrastructureError``.
-
-    >>> is_connection(ConnectionResetError()), is_connection(OSError(2, "No such file"))
-    (True, False)
-    """
-    kinds = (ConnectionError, TimeoutError, InfrastructureError)
-    return any(isinstance(one, kinds) or _is_named(one) for one in _chain(error))
-
-
 def _is_of_a_name(error: BaseException) -> bool:
     return type(error) in _OF_NAMES or (type(error) is OSError and error.errno in _NUMBERS_OF_NAMES)
 

@@ -459,7 +459,6 @@ def model_player(model: Any, tokenizer: Any, setting: Setting, temperature: floa
         sampling={"temperature": temperature},
         stop_strings=chat.stop_strings,
         decode=tokenizer.decode,
-        constant_weights=True,
     )
     return ModelPlayer(chat, engine, Limits(setting.max_tokens_per_turn, context=context_of(model.config)))
 

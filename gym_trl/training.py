@@ -10,11 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple, Unpack
 
-from gym_trl.errors import ConfigError, check_counts, needs
+from gym_trl.errors import ConfigError, MissingDependencyError, check_counts, needs
 from gym_trl.evaluation import Evaluation
 from gym_trl.grpo.alarms import check_temperature
 from gym_trl.grpo.credit import find_estimator
@@ -384,6 +385,8 @@ def _grpo_config(folder: Path, chosen: Chosen, *, vllm: str | None, seed: int) -
     if vllm is not None and torch.accelerator.is_available():  # the weights that vLLM gets are on its GPU
         values["use_cpu"] = False
     check_generation(values)
+    if values.get("use_vllm") and find_spec("vllm") is None:  # TRL needs it here, too, where it generates on a server
+        raise MissingDependencyError("generation with vLLM", extra="vllm")
     try:
         with settings_of_trl():
             args = GRPOConfig(**values)

@@ -58,7 +58,7 @@ def test_episodes_together_equal_episodes_alone_in_any_order(
     # Law 12: what has ended generates nothing more.
     asked = Counter(int(request.episode_id) for request in engine.requests)
     assert [asked[number] for number in range(count)] == [len(one["turns"]) for one in together]
-    assert engine.pending == 0
+    assert not engine._alive
 
 
 class Raising(gym.Wrapper[Any, Any, Any, Any]):
@@ -152,7 +152,7 @@ def test_an_interrupted_rollout_leaves_nothing_running(failure: type[BaseExcepti
     with InlinePool(make) as pool:
         with pytest.raises(failure):
             run(rollout(tasks, pool=pool, engine=engine, chat=Broken(), limits=limits))
-        assert engine.pending == 0
+        assert not engine._alive
         assert not pool._host._playing  # every environment is free again
 
 

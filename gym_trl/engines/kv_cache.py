@@ -168,14 +168,6 @@ class KVCache:
         del self._blocks[block.start]
         self._mark(block, 0)
 
-    def reset(self) -> None:
-        """Drop all keys and values; running sequences are computed again, maybe in another type of numbers."""
-        self.layers.clear()
-        for block in list(self._blocks.values()):
-            block.computed = 0
-            if not block.running:
-                self.free(block)
-
     def _place(self, capacity: int, keep: Block | None = None) -> Block | None:
         """Return a new block where space is free or least recently used, or ``None``; ``keep`` is not evicted."""
         units = capacity // UNIT

@@ -70,8 +70,8 @@ class Sampler:
 
         self._penalties = made(_PENALTIES)
         self._warpers = made({} if self.greedy else _WARPERS)
-        self.other = {name: value for name, value in options.items() if name not in _WARPERS}
-        """Options that are not applied here."""
+        if unknown := [name for name in options if name not in _WARPERS]:
+            raise ConfigError(f"TransformersEngine has no sampling option {unknown[0]!r}")
 
     @property
     def reads_earlier_ids(self) -> bool:

@@ -81,11 +81,6 @@ class ScriptedEngine(Engine):
             self._running = sorted(entry for entry in self._running if entry[2].id != request_id)
             self._waiting = deque(request for request in self._waiting if request.id != request_id)
 
-    @property
-    def pending(self) -> int:
-        """Number of requests without a completion."""
-        return len(self._alive)
-
     def _fill_slots(self) -> None:
         while self._waiting and (self._slots is None or len(self._running) < self._slots):
             request = self._waiting.popleft()

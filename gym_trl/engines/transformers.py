@@ -70,21 +70,17 @@ class TransformersEngine(Engine):
     step if it may not block. The keys and values of a prompt stay in memory: the next turn of an episode, the other
     episodes of its group and all that begin alike compute only the tokens that are new.
 
-    That is for models of full causal attention. Models with sliding windows, sinks, linear attention or a state, and
-    options that only ``model.generate`` has, such as ``cache_implementation``, are generated in lockstep: ``collect``
-    then runs one batch of all pending requests, with their whole prompts padded on the left, to its end, which takes
-    several times as long. The attribute ``lockstep`` says why, and a warning is logged once for each model. Where
-    layers have a state, which padding would change, each request is generated alone.
+    That is for models of full causal attention. Others, with sliding windows, sinks, linear attention or a state, are
+    generated in lockstep: ``collect`` then runs one batch of all pending requests, with their whole prompts padded on
+    the left, to its end, which takes several times as long. The attribute ``lockstep`` says why, and a warning is
+    logged once for each model. Where layers have a state, which padding would change, each request is generated alone.
 
     Every request is sampled from its own seed, so a completion does not depend on the other requests of its batch (up
     to the rounding of batched arithmetic), and the global generators are not used. Logprobs are those of the
     distribution that was sampled from, after temperature, top-k and so on. A model in training mode is switched to
     evaluation mode for the call, and has its own attention function again afterwards.
 
-    Keys and values are kept while requests are running, and the first request after a pause starts anew, whatever has
-    changed the model meanwhile (an optimizer, another adapter). Who knows that nothing does, says so with
-    ``constant_weights``, and they are kept over pauses, too. After any other change ``reset_cache`` drops them; running
-    responses go on with the new weights.
+    The weights must not change as long as the engine is used: make another one afterwards.
 
     Args:
         model: A decoder-only Transformers model.
@@ -92,15 +88,12 @@ class TransformersEngine(Engine):
         eos_ids: Ids that end a response; they are kept in it.
         sampling: Sampling options by their names in ``GenerationConfig`` (``temperature``, ``top_p``, ``top_k``,
             ``min_p``, ``repetition_penalty``, ...); ``{"temperature": 0}`` or ``{"do_sample": False}`` selects the most
-            probable token. ``cache_implementation`` is also accepted.
+            probable token.
         stop_strings: Strings that end a response; their ids are kept in it. Needs ``decode``.
         decode: Function from ids to text, for ``stop_strings``.
-        max_batch: Maximum number of running requests. Default: no limit.
         cache_bytes: Maximum memory of the keys and values in bytes, taken as it is needed; requests wait when it is
             full. One that cannot fit at all is generated alone with memory of its own. Default: a quarter of the memory
             that is free at the first request, on a GPU half of it.
-        constant_weights: The model does not change as long as this engine is used, or ``reset_cache`` is called when it
-            has: a rollout in which all episodes wait for their environments at once goes on with what it has computed.
 
     Raises:
         ConfigError: an unsupported option, such as one that changes the sampling in a way that cannot be measured.
@@ -115,12 +108,8 @@ class TransformersEngine(Engine):
         sampling: Mapping[str, Any] | None = None,
         stop_strings: Sequence[str] = (),
         decode: Callable[[TokenIds], str] | None = None,
-        max_batch: int | None = None,
         cache_bytes: int | None = None,
-        constant_weights: bool = False,
     ) -> None:
-        if max_batch is not None and max_batch < 1:
-            raise ConfigError(f"max_batch must be at least 1, got {max_batch}")
         if cache_bytes is not None and cache_bytes < 0:
             raise ConfigError(f"cache_bytes must be at least 0, got {cache_bytes}")
         if model.config.is_encoder_decoder or getattr(model.config, "is_decoder", None) is False:
@@ -128,17 +117,12 @@ class TransformersEngine(Engine):
         self.model = model
         self.stats = EngineStats()
         """Counts of the work; in lockstep they stay zero."""
-        self.lockstep: str | None = None
-        """Reason for which whole prompts are generated in lockstep, or ``None``; known after the first ``collect``."""
+        self.lockstep = plain_attention(model)
+        """Reason for which whole prompts are generated in lockstep, or ``None``; some models show it in a pass only."""
         self._sampler = Sampler(sampling or {}, model.device)
         self._end = End(eos_ids, stop_strings, decode)
-        self._generation = _generation_options(self._sampler.other, pad_id, model.device)
-        if self._sampler.other:
-            self.lockstep = f"only model.generate has {min(self._sampler.other)}"
-        self._never_kept = self.lockstep
-        self._max_batch = max_batch
+        self._pad_id = pad_id
         self._cache_bytes = cache_bytes
-        self._constant = constant_weights
         embedding = model.get_input_embeddings()
         rows = getattr(embedding, "num_embeddings", None) or model.config.get_text_config().vocab_size
         self._admission = Admission(vocabulary=int(rows), positions=context_of(model.config))
@@ -162,11 +146,6 @@ class TransformersEngine(Engine):
         for row in [row for row in self._running if row.request.id == request_id]:
             self._leave(row)
 
-    def reset_cache(self) -> None:
-        """Drop all that was computed from the weights, because the model has changed; running responses continue."""
-        if self._cache is not None:
-            self._cache.reset()
-
     def collect(self, *, block: bool) -> list[Completion]:
         """Run steps until a request has finished; if not ``block``, run one step."""
         ended = self._admission.failed()
@@ -177,21 +156,18 @@ class TransformersEngine(Engine):
         return ended
 
     def _advance(self, *, block: bool) -> list[Completion]:
-        if not self._running:
-            self.lockstep = self._never_kept or plain_attention(self.model)
         if self.lockstep is None:
             try:
                 return self._run(block=block)
-            except NotPlainError as error:  # in the first pass, or in that after a change of the model
-                self.lockstep = self._never_kept = str(error)
+            except NotPlainError as error:  # in the first pass
+                self.lockstep = str(error)
                 self._waiting = [*self._running, *self._waiting]
                 self._running, self._cache = [], None
         if self.model not in _ANNOUNCED:
             _ANNOUNCED.add(self.model)
             message = "%s is generated in lockstep, which takes several times as long: %s"
             _log.warning(message, type(self.model).__name__, self.lockstep)
-        size = self._max_batch or len(self._waiting)
-        batch, self._waiting = self._waiting[:size], self._waiting[size:]
+        batch, self._waiting = self._waiting, []
         return self._generate(batch)
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -202,8 +178,6 @@ class TransformersEngine(Engine):
         if self._cache is None:
             limit = _free_bytes(self.model.device) if self._cache_bytes is None else self._cache_bytes
             self._cache = KVCache(limit // _token_bytes(self.model))
-        if not (self._constant or self._running):
-            self._cache.reset()
         for row in self._waiting:
             if not self._cache.fits(len(row.prompt) + row.request.max_tokens):
                 self._waiting.remove(row)
@@ -247,9 +221,6 @@ class TransformersEngine(Engine):
         """Let waiting requests join, except those that begin with what a running one is about to compute."""
         left: list[_Row] = []
         for number, row in enumerate(self._waiting):
-            if self._max_batch is not None and len(self._running) >= self._max_batch:
-                left += self._waiting[number:]
-                break
             ids = np.concatenate([row.prompt, np.array(row.sampled, dtype=np.int64)])
             match = cache.find(ids, row.request.episode_id)
             if match.coming - match.length >= _PATIENCE:
@@ -298,16 +269,16 @@ class TransformersEngine(Engine):
 
     def _generate(self, rows: list[_Row]) -> list[Completion]:
         """Return the completions of whole prompts, padded on the left, when all have ended."""
-        for row in rows:  # of a model that was found not to be plain after a change, a part has been sampled
-            row.sampled, row.logprobs = [], []
         width = max(len(row.prompt) for row in rows)
         longest = max(row.request.max_tokens for row in rows)
         # A row that has ended is computed until the last one ends, maybe after the model's positions.
         end = width + longest
         if len(rows) > 1 and (not _ignores_padding(self.model) or end > (context_of(self.model.config) or end)):
             return [completion for row in rows for completion in self._generate([row])]
-        config = GenerationConfig(max_new_tokens=longest, **self._generation)
-        prompts = torch.full((len(rows), width), config.pad_token_id)
+        config = GenerationConfig(
+            max_new_tokens=longest, do_sample=False, pad_token_id=self._pad_id, disable_compile=True
+        )
+        prompts = torch.full((len(rows), width), self._pad_id)
         mask = torch.zeros_like(prompts)
         for index, row in enumerate(rows):
             prompts[index, width - len(row.prompt) :] = torch.from_numpy(row.prompt)
@@ -368,34 +339,6 @@ class _Ended(StoppingCriteria):  # type: ignore[misc]  # Transformers is untyped
 
     def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
         return torch.tensor([finish is not None for finish in self._each.finishes], device=input_ids.device)
-
-
-_CACHES = {
-    "paged": "Transformers' continuous batching, which has it, has no seed per request and no stop strings",
-    "quantized": "what is sampled from a quantized cache is not what the model in training would say",
-}
-"""Caches that the engine cannot use, and why."""
-
-
-def _generation_options(other: Mapping[str, Any], pad_id: int, device: Any) -> dict[str, Any]:
-    """Return the options of ``GenerationConfig`` besides the number of tokens.
-
-    Raises:
-        ConfigError: an option or a cache that it does not have, or that the engine cannot use.
-    """
-    if unknown := [name for name in other if not hasattr(GenerationConfig(), name)]:
-        raise ConfigError(f"GenerationConfig has no {unknown[0]!r}, given in generation_kwargs")
-    options = {name: value for name, value in other.items() if (name, value) != ("cache_implementation", "dynamic")}
-    cache = options.get("cache_implementation", "dynamic")
-    try:
-        if cache in _CACHES:
-            raise ValueError(_CACHES[cache])
-        if "offloaded" in cache and device.type == "cpu":
-            raise ValueError("the model is on the CPU already")
-        GenerationConfig(**options).validate()
-    except ValueError as error:
-        raise ConfigError(f"TransformersEngine cannot use cache_implementation={cache!r}: {error}") from error
-    return {**options, "do_sample": False, "pad_token_id": pad_id, "disable_compile": True}
 
 
 def _ignores_padding(model: Any) -> bool:

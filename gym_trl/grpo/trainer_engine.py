@@ -13,7 +13,7 @@ from gym_trl.engines.protocol import AsyncEngine, Engine
 from gym_trl.errors import ConfigError
 from gym_trl.grpo import trl_versions
 from gym_trl.grpo.adapters import merged_adapter, sync_weights
-from gym_trl.grpo.generation_check import check_batching, check_processes
+from gym_trl.grpo.generation_check import check_generation
 from gym_trl.seeding import derive_seed
 
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -39,6 +39,7 @@ def trainer_engine(
     Raises:
         ConfigError: The trainer's way of generating is not supported.
     """
+    check_generation(vars(trainer.args))
     engine: Any
     if not trainer.use_vllm:
         engine = _transformers_engine
@@ -64,7 +65,6 @@ def _transformers_engine(trainer: Any, chat: ChatLike | Stops, changes: dict[str
             f"with {sharded} the processes compute every token together, and each has episodes of its own: "
             "generate with vLLM (use_vllm=True), or use DeepSpeed with ds3_gather_for_generation"
         )
-    check_batching(continuous=trainer.use_transformers_continuous_batching)
     sampling = {name: getattr(args, name) for name in (*SAMPLING, "cache_implementation")}
     sampling |= (args.generation_kwargs or {}) | changes
     strings = [*chat.stop_strings, *_strings(sampling.pop("stop_strings", None)), *_strings(sampling.pop("stop", None))]
@@ -89,7 +89,6 @@ def _transformers_engine(trainer: Any, chat: ChatLike | Stops, changes: dict[str
             sampling=sampling,
             stop_strings=strings,
             decode=tokenizer.decode,
-            constant_weights=True,
         )
 
 
@@ -101,7 +100,6 @@ def _colocated_engine(
     from gym_trl.engines.vllm import VLLMEngine
 
     generation = trainer.vllm_generation
-    check_processes(generation.tensor_parallel_size)
     with trl_versions.awake(generation, partial(sync_weights, trainer)):
         if trainer.accelerator.device.type == "cpu":
             seed = None

@@ -7,7 +7,7 @@ from typing import Any
 from gym_trl.errors import ConfigError
 from gym_trl.grpo.alarms import check_temperature
 from gym_trl.grpo.credit import find_estimator
-from gym_trl.grpo.generation_check import check_batching
+from gym_trl.grpo.generation_check import check_generation
 from gym_trl.grpo.rewards import env_reward
 from gym_trl.grpo.rollout_func import RolloutFunc
 
@@ -29,8 +29,7 @@ def check_settings(args: Any, played: RolloutFunc | None, named: Mapping[str, An
         ConfigError: There are fewer tasks than a generation has groups, or the loss would not be what it should.
     """
     check_temperature(args)
-    if not args.use_vllm:
-        check_batching(continuous=args.use_transformers_continuous_batching)
+    check_generation(vars(args))
     train_dataset, eval_dataset = named.get("train_dataset"), named.get("eval_dataset")
     groups = args.generation_batch_size // args.num_generations
     if isinstance(train_dataset, Sized) and len(train_dataset) < groups:  # of which TRL leaves out all

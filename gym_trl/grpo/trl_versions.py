@@ -3,7 +3,6 @@
 ``trainer`` is a ``GRPOTrainer`` or a subclass, ``generation`` is its ``vllm_generation``.
 """
 
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -52,21 +51,6 @@ def check_trl() -> None:
     )
 
 
-def import_trainer_alone() -> None:
-    """Import TRL's trainer without vLLM, which it imports wherever it is installed: that takes as long as all else.
-
-    It is for a process that trains without vLLM: TRL's modules take it for a package that is not installed. Other
-    modules import it as ever.
-    """
-    if "vllm" in sys.modules or "trl.generation" in sys.modules:
-        return
-    sys.modules["vllm"] = None  # type: ignore[assignment]  # Python's own mark of a module that is not to be found
-    try:
-        from trl import GRPOTrainer  # noqa: F401
-    finally:
-        del sys.modules["vllm"]
-
-
 @contextmanager
 def settings_of_trl() -> Iterator[None]:
     """Ignore in the block that Transformers 5.24 warns of a setting that TRL's configurations have by default."""
@@ -113,15 +97,6 @@ def whole_weights(trainer: Any) -> AbstractContextManager[Any]:
     """Return a context in which the weights outside FSDP's blocks are whole (``GRPOTrainer._generate_single_turn``)."""
     context: AbstractContextManager[Any] = trainer._dist.summon_full_params(trainer.model_wrapped, recurse=False)
     return context
-
-
-def heads_without_label(trainer: Any) -> bool:
-    """Return True if TRL's ``SFTTrainer`` applies the head to positions without a label, though it need not.
-
-    It does where there is no Triton, because some compilers (of Neuron) compile anew for each number of positions;
-    PyTorch on a CPU compiles nothing.
-    """
-    return bool(trainer.accelerator.device.type == "cpu")
 
 
 def warn_if_resumed_within_a_generation(trainer: Any) -> None:

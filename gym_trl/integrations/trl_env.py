@@ -316,7 +316,6 @@ class TransformerModel:
             sampling=self.sampling,
             stop_strings=chat.stop_strings,
             decode=self.tokenizer.decode,
-            constant_weights=True,
         )
 
 

@@ -1,6 +1,5 @@
 """Conversion of spaces, actions and responses to and from text; and counts in words."""
 
-import math
 from functools import cache
 
 
@@ -18,12 +17,3 @@ def _plural(thing: str) -> str:
     if thing.endswith("y"):
         return f"{thing[:-1]}ies"
     return f"{thing}es" if thing.endswith("s") else f"{thing}s"
-
-
-def short_count(number: int) -> str:
-    """Return an integer of any size; from a trillion on as a power of ten.
-
-    >>> short_count(1234), short_count(3**1000)
-    ('1,234', 'about 10^477')
-    """
-    return f"{number:,}" if number < 10**12 else f"about 10^{math.log10(number):.0f}"

@@ -18,7 +18,6 @@ from gym_trl.chat import Chat
 from gym_trl.engines.server import ServerEngine, context_length
 from gym_trl.errors import EngineError
 from gym_trl.executors.inline import InlinePool
-from gym_trl.grpo.generation_check import check_generation
 from gym_trl.rollout import Limits, rollout, run
 from gym_trl.types import FinishReason, Request, StopReason, Task
 from gym_trl.wrappers import ParseAction
@@ -150,11 +149,7 @@ def test_logprobs_are_those_of_the_distribution_that_was_sampled_from(servers, t
         sample(servers[1], asked)
 
 
-def test_a_server_that_takes_no_weights_is_refused(servers):
-    config = {"use_vllm": True, "vllm_mode": "server"}
-    check_generation({**config, "vllm_server_base_url": servers[0].url})
-    with pytest.raises(EngineError, match=r"without VLLM_SERVER_DEV_MODE=1: start one with .*vllm serve MODEL"):
-        check_generation({**config, "vllm_server_base_url": servers[1].url})
+def test_the_context_of_a_server_is_known(servers):
     assert context_length(servers[1].url) == CONTEXT
 
 

@@ -1,7 +1,4 @@
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -24,31 +21,6 @@ def test_private_names_of_trl_stand_in_the_trainer_and_beside_it() -> None:
         if (names := re.findall(r"(?:trainer|generation)\._[a-z]\w*", path.read_text(encoding="utf-8")))
     }
     assert found.keys() <= {"grpo/speed.py", "grpo/trainer.py", "grpo/trl_versions.py"}, found
-
-
-ALONE = """
-import sys
-from gym_trl.grpo.trl_versions import import_trainer_alone
-
-import_trainer_alone()
-assert "trl.trainer.grpo_trainer" in sys.modules
-assert "vllm" not in sys.modules
-from trl.trainer.grpo_trainer import VLLMGeneration
-
-assert "LLM" not in VLLMGeneration.__init__.__globals__
-import vllm
-
-assert vllm.LLM is not None
-"""
-
-
-def test_a_command_without_vllm_does_not_wait_for_its_import(tmp_path: Path) -> None:
-    (tmp_path / "vllm.py").write_text("LLM = object()")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-    ran = subprocess.run(
-        [sys.executable, "-c", ALONE], env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert ran.returncode == 0, ran.stderr
 
 
 def test_the_methods_that_the_trainer_overrides_are_those_that_a_newer_trl_is_asked_for() -> None:

@@ -52,13 +52,10 @@ def keep_weights() -> None:
     from torch.nn.functional import linear
     from vllm.model_executor.layers import utils
 
-    from gym_trl.grpo import generation_check
-
     def keep(layer, remove_weight):
         layer.cpu_linear = linear
 
     utils.dispatch_cpu_unquantized_gemm = keep
-    generation_check.CPU_TAKES_WEIGHTS = True
 
 
 def save_model(folder: Path, *, seed: int = 0):
