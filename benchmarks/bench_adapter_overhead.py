@@ -10,7 +10,7 @@ the median of the rounds (of one, with the most turns), without the game's own.
 from statistics import median
 from typing import Any
 
-from report import COLORS, MARKERS, QUICK, Column, Table, curve, publish, run
+from report import QUICK, Column, Table, publish, require, run
 from systems import SYSTEMS
 from systems.worker import Worker, compared, each_system
 
@@ -72,27 +72,11 @@ def _spread(row: Any) -> str:
     return f"{low:,.0f} to {high:,.0f}" if high else ""
 
 
-def draw(figures: dict[str, dict[str, Any]], figure: Any) -> None:
-    axes = figure.subplots()
-    for (name, found), color, marker in zip(figures.items(), COLORS, MARKERS, strict=False):
-        if "why_not" not in found:
-            width = 2.5 if name == "gym_trl" else 1.2
-            curve(axes, found["by_turns"], SYSTEMS[name].title, linewidth=width, color=color, marker=marker)
-    axes.set_xticks(TURNS, [str(turns) for turns in TURNS])
-    axes.set(yscale="log", xlabel="turns of an episode", ylabel="microseconds of the processor a turn")
-    figure.legend(loc="outside right center", fontsize=7)
-
-
 def main() -> None:
+    require("vllm")
     names, part = compared(("gym_trl", "environment_factory") if QUICK else ())
     figures = each_system(names, measure)
-    publish(
-        "adapter_overhead",
-        {"vocabulary": VOCABULARY, "systems": figures},
-        tables=[table(figures)],
-        picture=lambda figure: draw(figures, figure),
-        part=part,
-    )
+    publish("adapter_overhead", {"vocabulary": VOCABULARY, "systems": figures}, [table(figures)], part=part)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
-from report import QUICK, Column, Table, publish, run
+from report import QUICK, Table, publish, run
 
 from gym_trl.grpo.credit import ESTIMATORS, Estimator, Turns
 from gym_trl.wrappers import Opponent
@@ -49,20 +49,16 @@ class Game:
     """A number of turns ends the game; otherwise it ends by itself, and the opponent draws its moves."""
 
 
+MOVES = ("A B", "A C", "B A", "B C", "C A", "C B")
+GUESSES = [str(number) for number in range(1, 9)]
 GAMES = [
     Game("FrozenLake", "FrozenLake-v1", {"is_slippery": False}, 20, 1, lambda e: int(e.s), lambda e: range(4)),
-    Game(
-        "TowerOfHanoi", "TrlEnv/TowerOfHanoi-v0", {"disks": 2, "start": "tower", "turns": 8}, 8, 1,
-        lambda e: e.state(), lambda e: ("A B", "A C", "B A", "B C", "C A", "C B"),
-    ),
-    Game(
-        "TicTacToe", "TrlEnv/TicTacToe-v0", {}, 9, 12,
-        lambda e: e.unwrapped.state(), lambda e: e.unwrapped.legal(), False,
-    ),
-    Game(
-        "GuessNumber", "TrlEnv/GuessNumber-v0", {"low": 1, "high": 8, "turns": 4}, 4, 8,
-        lambda e: e.state(), lambda e: [str(number) for number in range(1, 9)],
-    ),
+    Game("TowerOfHanoi", "TrlEnv/TowerOfHanoi-v0", {"disks": 2, "start": "tower", "turns": 8}, 8, 1,
+         lambda e: e.state(), lambda e: MOVES),
+    Game("TicTacToe", "TrlEnv/TicTacToe-v0", {}, 9, 12,
+         lambda e: e.unwrapped.state(), lambda e: e.unwrapped.legal(), False),
+    Game("GuessNumber", "TrlEnv/GuessNumber-v0", {"low": 1, "high": 8, "turns": 4}, 4, 8,
+         lambda e: e.state(), lambda e: GUESSES),
 ]  # fmt: skip
 """Games; of the last one a part of the state is hidden, the number."""
 
@@ -80,8 +76,8 @@ class Model:
 
     def __init__(self, game: Game) -> None:
         self.turns, self.limited = game.turns, game.limited
-        self._number: dict[Hashable, int] = {}
-        self._seen: dict[Hashable, int] = {}
+        numbers: dict[Hashable, int] = {}
+        seen_as: dict[Hashable, int] = {}
         rows: list[tuple[int, int, list[int], list[float]]] = []  # turn, what is seen, next nodes, rewards
         places: dict[Hashable, int] = {}
         self.place: list[int] = []
@@ -92,12 +88,12 @@ class Model:
             state = game.state(env)
             drawn = None if game.limited else env.part()
             key = (seed, turn, drawn, state)
-            if key not in self._number:
-                self._number[key] = len(rows)
+            if key not in numbers:
+                numbers[key] = len(rows)
                 self.place.append(places.setdefault((seed, drawn, state), len(places)))
-                rows.append((turn, self._seen.setdefault(state, len(self._seen)), [], []))
+                rows.append((turn, seen_as.setdefault(state, len(seen_as)), [], []))
                 waiting.append((len(rows) - 1, env))
-            return self._number[key]
+            return numbers[key]
 
         self.starts = []
         for seed in range(game.tasks):
@@ -114,10 +110,9 @@ class Model:
                     rewards.append(float(reward))
                     following.append(-1 if terminated or turn + 1 == game.turns else node(seed, turn + 1, after))
         self.turn, self.seen = (np.array([row[column] for row in rows]) for column in (0, 1))
-        self.actions = max(len(row[3]) for row in rows)
-        self.next = np.full((len(rows), self.actions), -1)
+        self.next = np.full((len(rows), max(len(row[3]) for row in rows)), -1)
         self.rewards = np.zeros(self.next.shape)
-        self.legal = np.zeros((len(self._seen), self.actions), dtype=bool)
+        self.legal = np.zeros((len(seen_as), self.next.shape[1]), dtype=bool)
         for here, (_, seen, following, rewards) in enumerate(rows):
             self.next[here, : len(following)] = following
             self.rewards[here, : len(rewards)] = rewards
@@ -179,14 +174,15 @@ class Episode(NamedTuple):
 
     def turns(self, model: Model) -> Turns:
         """Return what an estimator gets: Markov keys, and where turns are limited, places."""
-        if not model.limited:
-            return Turns(self.rewards, self.nodes, markov=True)
         left = [model.turns - turn for turn in range(len(self.nodes))]
         places = [model.place[node] for node in self.nodes]
-        return Turns(self.rewards, self.nodes, left, places, markov=True)
+        return Turns(self.rewards, self.nodes, *((left, places) if model.limited else ()), markov=True)
 
 
-def sampled(model: Model, logits: Array, groups: int, seed: int) -> Iterator[list[Episode]]:
+Group: TypeAlias = Sequence[Episode]
+
+
+def sampled(model: Model, logits: Array, groups: int, seed: int) -> Iterator[Group]:
     """Sample groups of episodes, each of one task."""
     rng = np.random.default_rng(seed)
     nodes = np.repeat(np.array(model.starts)[rng.integers(len(model.starts), size=groups)], GROUP_SIZE)
@@ -205,70 +201,52 @@ def sampled(model: Model, logits: Array, groups: int, seed: int) -> Iterator[lis
         yield episodes[first : first + GROUP_SIZE]
 
 
-class Measured:
-    """Sums over groups, from which the quality of an estimator follows."""
+def gradient_of(model: Model, policy: Array, episodes: Group, advantages: Sequence[Sequence[float]]) -> Array:
+    """Return the policy gradient of a batch with these advantages of its turns."""
+    nodes = np.array([node for one in episodes for node in one.nodes])
+    actions = np.array([action for one in episodes for action in one.actions])
+    found = np.array([value for row in advantages for value in row])
+    gradient, seen = model.untrained, model.seen[nodes]
+    np.add.at(gradient, (seen, actions), found)
+    np.subtract.at(gradient, seen, policy[seen] * found[:, None])
+    return np.asarray(gradient / len(episodes))
 
-    def __init__(self, model: Model, policy: Array, exact: Exact) -> None:
-        self._model, self._policy, self._exact = model, policy, exact
-        self._sum, self._squares, self._batches = model.untrained, 0.0, 0
 
-    def add(self, episodes: Sequence[Episode], advantages: Sequence[Sequence[float]]) -> None:
-        """Add the gradient of some groups."""
-        nodes = np.array([node for one in episodes for node in one.nodes])
-        actions = np.array([action for one in episodes for action in one.actions])
-        found = np.array([value for row in advantages for value in row])
-        seen = self._model.seen[nodes]
-        gradient = self._model.untrained
-        np.add.at(gradient, (seen, actions), found)
-        np.subtract.at(gradient, seen, self._policy[seen] * found[:, None])
-        gradient /= len(episodes)
-        self._sum += gradient
-        self._squares += float((gradient**2).sum())
-        self._batches += 1
-
-    def quality(self) -> dict[str, float]:
-        """Return the cosine with the exact gradient (without noise), the length along it, and the signal-to-noise."""
-        mean, exact = self._sum / self._batches, self._exact.gradient
-        variance = (self._squares - self._batches * float((mean**2).sum())) / (self._batches - 1)
-        signal = max(float((mean**2).sum()) - variance / self._batches, 1e-12)
-        length = float((exact**2).sum())
-        along = float((mean * exact).sum())
-        cosine = min(along / np.sqrt(signal * length), 1.0)
-        return {"cosine": cosine, "length": along / length, "signal_to_noise": signal / variance}
+def quality(gradients: Array, exact: Array) -> dict[str, float]:
+    """Return the cosine with the exact gradient (without noise), the length along it, and the signal-to-noise."""
+    mean, variance = gradients.mean(axis=0), float(gradients.var(axis=0, ddof=1).sum())
+    signal = max(float((mean**2).sum()) - variance / len(gradients), 1e-12)
+    along, length = float((mean * exact).sum()), float((exact**2).sum())
+    cosine = min(along / np.sqrt(signal * length), 1.0)
+    return {"cosine": cosine, "length": along / length, "signal_to_noise": signal / variance}
 
 
 def compare(model: Model, logits: Array) -> dict[str, dict[str, float]]:
-    """Return the quality of each estimator, by name."""
+    """Return the quality of each estimator, and of the exact advantages, by name."""
     exact, policy = model.exact(logits), model.probabilities(logits)
 
-    def true(groups: Sequence[Sequence[Episode]]) -> list[list[float]]:
-        return [exact.advantages[one.nodes, one.actions].tolist() for group in groups for one in group]
+    def estimated(group: Group, estimator: Estimator) -> Sequence[Sequence[float]]:
+        return estimator([one.turns(model) for one in group])
 
-    def by_group(estimator: Estimator, groups: Sequence[Sequence[Episode]]) -> list[list[float]]:
-        return [row for group in groups for row in estimator([one.turns(model) for one in group])]
-
-    ways: dict[str, Callable[[Sequence[Sequence[Episode]]], list[list[float]]]] = {
-        **{name: partial(by_group, estimator) for name, estimator in ESTIMATORS.items()},
-        "exact": true,
+    ways: dict[str, Callable[[Group], Sequence[Sequence[float]]]] = {
+        **{name: partial(estimated, estimator=estimator) for name, estimator in ESTIMATORS.items()},
+        "exact": lambda group: [exact.advantages[one.nodes, one.actions].tolist() for one in group],
     }
-    found = {name: Measured(model, policy, exact) for name in ways}
+    gradients: dict[str, list[Array]] = {name: [] for name in ways}
     groups = list(sampled(model, logits, GROUPS, seed=1))
     for first in range(0, GROUPS, BATCH):
         batch = groups[first : first + BATCH]
         episodes = [one for group in batch for one in group]
         for name, way in ways.items():
-            found[name].add(episodes, way(batch))
-    return {name: one.quality() for name, one in found.items()}
+            gradients[name].append(gradient_of(model, policy, episodes, [row for group in batch for row in way(group)]))
+    return {name: quality(np.stack(found), exact.gradient) for name, found in gradients.items()}
 
 
 def measure(game: Game) -> list[dict[str, Any]]:
     """Return a row of figures of this game for each policy."""
-    gym.logger.min_level = gym.logger.ERROR
-    model = Model(game)
-    rows = []
+    model, rows = Model(game), []
     for policy, share in POLICIES.items():
-        logits = model.trained(share)
-        qualities = compare(model, logits)
+        qualities = compare(model, model.trained(share))
         usual = qualities["episode"]["signal_to_noise"]
         for one in qualities.values():
             one["relative"] = one["signal_to_noise"] / usual  # so many GRPO's batches are as precise
@@ -278,20 +256,18 @@ def measure(game: Game) -> list[dict[str, Any]]:
 
 def table(name: str, rows: Sequence[Mapping[str, Any]], cell: Callable[[Mapping[str, float]], str]) -> Table:
     """Return a row for each game and policy, with a column for each estimator."""
-
-    def column(estimator: str) -> Column:
-        return estimator.replace("_", " "), lambda row: cell(row[estimator])
-
-    columns: list[Column] = [("game", "game"), ("policy", "policy"), *map(column, (*ESTIMATORS, "exact"))]
-    return Table.of(name, columns, rows)
+    names = [*ESTIMATORS, "exact"]
+    cells = [[row["game"], row["policy"], *(cell(row[one]) for one in names)] for row in rows]
+    return Table(name, ["game", "policy", *(one.replace("_", " ") for one in names)], cells)
 
 
 def main() -> None:
     """Measure every game."""
+    gym.logger.min_level = gym.logger.ERROR
     rows = [row for game in GAMES for row in measure(game)]
     relative = table("credit", rows, lambda one: f"{one['relative']:.2f}")
     bias = table("credit_bias", rows, lambda one: f"{one['cosine']:.2f}, {one['length']:.2f}")
-    publish("credit", {"rows": rows}, tables=[relative, bias])
+    publish("credit", {"rows": rows}, [relative, bias])
 
 
 if __name__ == "__main__":

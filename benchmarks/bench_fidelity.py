@@ -3,7 +3,7 @@
 $ python benchmarks/bench_fidelity.py [--quick] [NAME ...]     # the systems named, printed only
 
 All systems play the same games with the same model, and the data that each would hand to the trainer is compared with
-the requests and samples recorded at the engine (``systems/generator.py``, ``systems/server.py``). The games are
+the requests and samples recorded at the engine (``systems/generator.py``). The games are
 GuessNumber and one with odd observations (``systems/odd.py``), with a tokenizer that has merges. README.md explains
 the columns.
 """
@@ -196,7 +196,7 @@ def table(figures: dict[str, dict[str, Any]], game: str) -> Table:
 
 
 def main() -> None:
-    require(packages=["vllm"])
+    require("vllm")
     saved_model()
     games = {"GuessNumber": game_of("GuessNumber", episodes=EPISODES, latency_s=0.0), "odd": odd_game(EPISODES)}
     scorer = Scorer()
@@ -213,12 +213,7 @@ def main() -> None:
 
     names, part = compared(("gym_trl", "environment_factory", "lockstep") if QUICK else ())
     figures = each_system(names, measure, parallel=True)  # nothing is timed here
-    publish(
-        "fidelity",
-        {"systems": figures},
-        tables=[table(figures, game) for game in games],
-        part=part,
-    )
+    publish("fidelity", {"systems": figures}, [table(figures, game) for game in games], part=part)
     ours = figures.get("gym_trl", {})
     wrong = [game for game in games if ours and any(ours[game].get(line) != 1.0 for line in lines_of(game))]
     if wrong:

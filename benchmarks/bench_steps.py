@@ -95,7 +95,7 @@ def main() -> None:
             for name, us in median.items()
         ]
         tables.append(Table(title, header, rows))
-    publish("steps", {"load": load, "vectors": vectors, "executors": pools}, tables=tables)
+    publish("steps", {"load": load, "vectors": vectors, "executors": pools}, tables)
 
 
 if __name__ == "__main__":

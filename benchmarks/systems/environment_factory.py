@@ -80,11 +80,7 @@ def play(game: Game, generator: Generator) -> Run:
         tokenizer.chat_template, tokenizer.response_template = TEMPLATE, CALLS
     rows = [{"prompt": [{"role": "user", "content": ""}], "seed": seed} for seed in game.seeds]
     trainer = make_trainer(
-        game,
-        generator,
-        Dataset.from_list(rows),
-        processing_class=tokenizer,
-        environment_factory=lambda: Playing(game),
+        game, generator, Dataset.from_list(rows), processing_class=tokenizer, environment_factory=lambda: Playing(game)
     )
     generate = trainer._generate
 

@@ -3,15 +3,12 @@
 import json
 import math
 import random
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 from support import vllm_cpu
 

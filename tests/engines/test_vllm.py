@@ -14,7 +14,7 @@ import gymnasium as gym
 import pytest
 import torch
 from support import vllm_cpu
-from talk import Model, SlowPool, lockstep
+from support.talk import Model, SlowPool, lockstep
 
 from gym_trl.chat import Chat
 from gym_trl.engines.vllm import VLLMEngine, context_length

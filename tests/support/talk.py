@@ -1,19 +1,13 @@
-"""Short talks with the real vLLM, for the tests of the engine and ``bench_gpu.py``."""
+"""Short talks with the real vLLM, continuously and in lockstep, for its tests and ``benchmarks/bench_gpu.py``."""
 
 import asyncio
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 import gymnasium as gym
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-
-from report import QUICK
 
 from gym_trl.chat import Chat
 from gym_trl.engines.protocol import Engine
@@ -26,7 +20,6 @@ from gym_trl.seeding import derive_seed
 from gym_trl.types import Completion, Request, Task
 
 EPISODES = 64
-LATENCIES_MS = (0, 20) if QUICK else (0, 20, 100)
 LIMITS = Limits(tokens_per_turn=40, context=512)
 
 
@@ -51,10 +44,9 @@ class Talk(gym.Env[str, str]):
 class SlowPool(InlinePool):
     """Environments with delayed results, as on another machine: each step by its own draw, equal in every run."""
 
-    def __init__(self, latency_s: float, *, first: int = 0) -> None:
+    def __init__(self, latency_s: float) -> None:
         super().__init__(lambda _: Talk())
         self._latency_s = latency_s
-        self._first = first
         self._steps: dict[str, int] = {}
 
     async def execute(self, key: str, work: Task | str) -> Result:
@@ -62,12 +54,8 @@ class SlowPool(InlinePool):
         result = await super().execute(key, work)
         if not isinstance(work, Task):
             step = self._steps[key] = self._steps.get(key, -1) + 1
-            await asyncio.sleep(delays(self._first + int(key), self._latency_s)[step])
+            await asyncio.sleep(np.random.default_rng(int(key)).exponential(self._latency_s, size=10)[step])
         return result
-
-
-def delays(index: int, latency_s: float) -> list[float]:
-    return [float(delay) for delay in np.random.default_rng(index).exponential(latency_s, size=10)]
 
 
 @dataclass(frozen=True)
@@ -78,6 +66,13 @@ class Model:
     chat: Chat
     eos_ids: frozenset[int]
     limits: Limits = LIMITS
+
+    @classmethod
+    def of(cls, llm: Any, limits: Limits) -> Self:
+        """Return a pretrained model, which ends its turns itself."""
+        tokenizer = llm.get_tokenizer()
+        chat = Chat(tokenizer)
+        return cls(llm, chat, chat.stop_ids | ({tokenizer.eos_token_id} - {None}), limits)
 
     @classmethod
     def tiny(cls, llm: Any, tokenizer: Any) -> Self:
