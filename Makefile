@@ -56,7 +56,7 @@ mutants: setup
 bench: setup $(VLLM) $(VENV)/.has-full $(PEERS) $(RIVALS)
 	$(VENV)/bin/python benchmarks/suite.py $(ARGS)
 
-# On a machine with a GPU: `make bench-gpu MODEL=FOLDER`, in an environment of its own, with the vLLM that pip finds.
+# On a machine with a GPU, in an environment of its own, with the vLLM that pip finds; MODEL=FOLDER names another model.
 # `make bench-gpu ARGS=--quick` rehearses it anywhere, with vLLM's CPU build and the pretrained model.
 REHEARSED := $(findstring --quick,$(ARGS))
 bench-gpu: $(if $(REHEARSED),setup $(VLLM) $(VENV)/.has-lm,$(VENV)/.gpu/.ready)
@@ -108,5 +108,6 @@ $(VENV)/.bench/skyrl: benchmarks/skyrl.txt | $(READY)
 $(VENV)/.gpu/.ready: pyproject.toml
 	@test -e /dev/nvidia0 || test -e /dev/kfd || { echo "bench-gpu needs a GPU, and there is none here; to rehearse it: make bench-gpu ARGS=--quick"; exit 1; }
 	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --editable '.[vllm,lora,server]'
+	$(@D)/bin/python -m pip install --quiet --editable '.[vllm,lora]'
+	$(@D)/bin/python -m pip install --quiet --no-deps --requirement requirements-lm.txt
 	touch $@

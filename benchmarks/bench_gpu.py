@@ -43,11 +43,6 @@ TRAINED += (
 Figures: TypeAlias = dict[str, Any]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Sections: each yields its figures so far
-# ---------------------------------------------------------------------------------------------------------------------
-
-
 def colocated(model: str) -> Iterator[Figures]:
     """Compare tokens and turns a second of continuous and lockstep scheduling in the same engine."""
     from support.talk import SlowPool, continuous, lockstep
@@ -91,7 +86,7 @@ def fidelity(model: str) -> Iterator[Figures]:
 
 
 def step(model: str) -> Iterator[Figures]:
-    """Measure a training step without padding and with scores at sampled positions alone, and one that has all."""
+    """Measure a training step, and again without what makes it fast: each variant has what those before it have not."""
     import bench_lm_step
 
     game, found = "up to 4 turns" if QUICK else "for a GPU", {}
@@ -162,11 +157,6 @@ def model_on_vllm(model: str, **options: Any) -> Iterator[Any]:
 
 
 SECTIONS = {one.__name__: one for one in (colocated, fidelity, step, learning)}
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The quarter of an hour
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 def run_section(name: str, model: str) -> Figures:

@@ -5,7 +5,6 @@ $ python benchmarks/bench_kv_reuse.py
 
 import os
 import resource
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ import numpy as np
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported, also in the thread of continuous batching
 
-from report import QUICK, Column, Table, alternating, in_process, publish, require, run
+from report import QUICK, Cell, Table, alternating, in_process, medians, publish, require, run
 
 from gym_trl.engines.protocol import Engine
 from gym_trl.testing.pretrained import pretrained_folder
@@ -29,6 +28,7 @@ CONTEXT = 1024
 RULES = "Rules: name one thing that lives in the sea and has not been named before. Answer in one short sentence. " * 2
 WORDS = "a crab eel squid near far deep cold blue old reef by day two small fish"
 LOCKSTEP = "model.generate, whole prompts"
+TIMED = ("seconds", "processor", "peak_mb")
 
 
 @dataclass(frozen=True)
@@ -213,38 +213,18 @@ def main() -> None:
         return one
 
     measured = alternating(list(ENGINES), ROUNDS, measured_once)
-    whole = measured[LOCKSTEP]
-    seconds = {name: statistics.median(one["seconds"] for one in runs) for name, runs in measured.items()}
-    rows = [
-        {
-            "engine": name,
-            "seconds": seconds[name],
-            "of_lockstep": seconds[name] / seconds[LOCKSTEP],
-            "processor": statistics.median(one["processor"] for one in runs),
-            "tokens": runs[0]["tokens"],
-            "of_length": runs[0]["tokens"] / runs[0]["length"],
-            "passes": runs[0]["passes"],
-            "of_longest": runs[0]["passes"] / runs[0]["longest"],
-            "peak_mb": statistics.median(one["peak_mb"] for one in runs),
-            "equal": sum(a == b for a, b in zip(runs[0]["ids"], whole[0]["ids"], strict=True)),
-            "all_seconds": [one["seconds"] for one in runs],
-        }
-        for name, runs in measured.items()
-    ]
-    columns: list[Column] = [
-        ("", "engine"),
-        ("seconds", "seconds"),
-        ("of lockstep", "of_lockstep"),
-        ("seconds of processor", "processor"),
-        ("tokens computed", "tokens"),
-        ("of the episodes' length", "of_length"),
-        ("forward passes", "passes"),
-        ("of the longest episode's", "of_longest"),
-        ("peak MB", "peak_mb"),
-        (f"episodes of {EPISODES} equal to lockstep", "equal"),
-    ]
-    figures = {"episodes": EPISODES, "turns": TURNS, "rounds": ROUNDS, "rows": rows}
-    publish("kv_reuse", figures, [Table.of("kv_reuse", columns, rows)])
+    whole, rows = measured[LOCKSTEP], list[list[Cell]]()
+    timed = {name: [{key: one[key] for key in TIMED} for one in rounds] for name, rounds in measured.items()}
+    for name, [one, *_] in measured.items():
+        middle = medians(timed[name])
+        of_lockstep = middle["seconds"] / medians(timed[LOCKSTEP])["seconds"]
+        equal = sum(a == b for a, b in zip(one["ids"], whole[0]["ids"], strict=True))
+        work = [one["tokens"], one["tokens"] / one["length"], one["passes"], one["passes"] / one["longest"]]
+        rows.append([name, middle["seconds"], of_lockstep, middle["processor"], *work, middle["peak_mb"], equal])
+    header = ["", "seconds", "of lockstep", "seconds of processor", "tokens computed", "of the episodes' length"]
+    header += ["forward passes", "of the longest episode's", "peak MB", f"episodes of {EPISODES} equal to lockstep"]
+    figures = {"episodes": EPISODES, "turns": TURNS, "rounds": timed}
+    publish("kv_reuse", figures, [Table("kv_reuse", header, rows)])
 
 
 if __name__ == "__main__":

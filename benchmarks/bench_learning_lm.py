@@ -30,10 +30,9 @@ from gym_trl.records import read_lines, read_records
 from gym_trl.testing import pretrained_folder
 from gym_trl.training import METRICS, last_checkpoint, summary_of
 
-EASY = {"difficulty": "easy"}
 GAMES: dict[str, dict[str, Any]] = {
     "GuessNumber": {"high": 8, "turns": 4},
-    **dict.fromkeys(("TowerOfHanoi", "FrozenLake", "Wordle", "ToolUse"), EASY),
+    **{name: {"difficulty": "easy"} for name in ("TowerOfHanoi", "FrozenLake", "Wordle", "ToolUse")},
 }
 DEMO, TRL = "--demo" in sys.argv, "--trl" in sys.argv
 BESIDE_TRL = ("GuessNumber", "TowerOfHanoi")
@@ -42,23 +41,14 @@ SEEDS = range(1 if QUICK or DEMO else 3)
 LEAST = 0.05
 """Success of random play, below which the warm start is on the solver."""
 EPISODES = 8 if QUICK else 64
-FLAGS = [word for word in sys.argv[1:] if word.startswith("--") and "=" in word]
+FLAGS = ["--steps=1", "--groups=2", "--num_generations=4", "--warm_episodes=16"] if QUICK else ["--steps=30"] * DEMO
+FLAGS += [word for word in sys.argv[1:] if word.startswith("--") and "=" in word]
 """Flags of ``gym-trl train`` for all runs."""
-if DEMO:
-    FLAGS = ["--steps=30", *FLAGS]
-if QUICK:
-    FLAGS = ["--steps=1", "--groups=2", "--num_generations=4", "--warm_episodes=16", *FLAGS]
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Runs
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 def learn(name: str, seed: int) -> None:
     """Do what is left of a run, and of the same one in TRL's loop if it is asked for."""
-    levels = read_levels(name, seed)
-    source = "random" if levels["random"] >= LEAST else "solver"
+    source = "random" if read_levels(name, seed)["random"] >= LEAST else "solver"
     words = [f"TrlEnv/{name}-v0", *(f"--env_kwargs={key}={value}" for key, value in GAMES[name].items())]
     words += [f"--model={pretrained_folder()}", f"--warm_start={source}", f"--seed={seed}"]
     words += [f"--eval_episodes={EPISODES}", *FLAGS]
@@ -149,20 +139,15 @@ def turn_by_turn(spec: Any) -> Any:
     return rollout_func
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Figures
-# ---------------------------------------------------------------------------------------------------------------------
-
-
 def row_of(name: str, seed: int) -> dict[str, Any]:
     """Return the figures of a finished run, and those of TRL's loop where it is finished, too."""
     folder, beside = folder_of(name, seed, "grpo"), folder_of(name, seed, "trl")
     summary = summary_of(folder)
     levels = {who: success_of(summary["before"].get(who)) for who in ("random", "blind")}
     config = json.loads((folder / "config.json").read_text("utf-8"))["options"]
-    row = {"game": name, "seed": seed, "source": config["warm_start"], **levels}
-    row |= {"optimum": read_levels(name, seed)["solver"], **figures_of(folder)}
-    return row | ({f"trl_{key}": value for key, value in figures_of(beside).items()} if is_finished(beside) else {})
+    row = {"game": name, "seed": seed, "source": config["warm_start"], **levels, **figures_of(folder)}
+    trls = figures_of(beside) if is_finished(beside) else {}
+    return row | {"optimum": read_levels(name, seed)["solver"]} | {f"trl_{key}": one for key, one in trls.items()}
 
 
 def figures_of(folder: Path) -> dict[str, Any]:

@@ -206,7 +206,3 @@ def transcript(
         observation, _, terminated, truncated, _ = env.step(words)
         over = terminated or truncated
     return ids, mask
-
-
-if __name__ == "__main__":
-    print(saved_model(), (MODEL / "learnt.json").read_text(encoding="utf-8"))

@@ -26,21 +26,7 @@ _SAID = (
     "  blanks at both ends \n",
     "</think>\n\nThinking is over: \\boxed{1}?",
 )
-_WORDS = (
-    "Well",
-    " then",
-    ",",
-    " maybe",
-    " caf\u00e9",
-    " the the",
-    "  ",
-    "\n",
-    " 12",
-    "34",
-    " na\u00efve",
-    "\u2248",
-    "?!",
-)
+_WORDS = ["Well", " then", ",", " maybe", " café", " the the", "  ", "\n", " 12", "34", " naïve", "≈", "?!"]
 
 
 class OddTalk(gym.Env[str, str]):
@@ -118,13 +104,8 @@ def _tokenizer() -> Any:
     sources = sorted(Path(__file__).parents[2].glob("gym_trl/**/*.py"))
     tokenizer.train_from_iterator((source.read_text(encoding="utf-8") for source in sources), trainer)
     tokenizer.add_special_tokens([AddedToken(mark, special=True, normalized=False) for mark in marks])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        eos_token=tiny.eos_token,
-        pad_token=tiny.pad_token,
-        chat_template=tiny.chat_template,
-        clean_up_tokenization_spaces=False,
-    )
+    same = {name: getattr(tiny, name) for name in ("eos_token", "pad_token", "chat_template")}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False, **same)
 
 
 def _transcript(chat: Any, tokenizer: Any, rng: random.Random) -> tuple[list[int], list[int]]:
