@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         Task as Task,
     )
     from gym_trl.vector import TextVectorEnv as TextVectorEnv
-    from gym_trl.viewer.frame import show as show
+    from gym_trl.viewer.page import show as show
     from gym_trl.wrappers.as_text import as_text as as_text
     from gym_trl.wrappers.parse_action import ParseAction as ParseAction
     from gym_trl.wrappers.turn_limit import TurnLimit as TurnLimit

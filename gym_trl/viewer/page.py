@@ -1,24 +1,24 @@
-"""Single-file HTML page, assembled from its parts and the run's episodes in compressed chunks."""
+"""Page of a run: one HTML file with its script, its style, and the episodes in compressed chunks."""
 
 import base64
 import gzip
 import hashlib
 import html
-import json
 import re
 from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
+from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from gym_trl.errors import ConfigError
-from gym_trl.records import replaced
-from gym_trl.types import StopReason
+from gym_trl.records import replaced, to_json
 from gym_trl.viewer.run import Run
 
 _CHUNK_EPISODES: Final = 128
 _CHUNK_BYTES: Final = 1_000_000
+_NOTEBOOK_BYTES: Final = 16_000_000
 _POLICY: Final = (
     "default-src 'none'; script-src 'sha256-{script}'; style-src 'sha256-{style}'; img-src data:; "
     "connect-src 'none'; base-uri 'none'; form-action 'none'; "
@@ -27,7 +27,7 @@ _POLICY: Final = (
 
 
 def write_page(run: Path, out: Path, *, tokenizer: Path | None = None, refresh: int | None = None) -> dict[str, int]:
-    r"""Write the page of the run at ``run`` to ``out``, and return counts of its content.
+    r"""Write the page of the run at ``run`` to ``out``, and return the numbers of episodes, broken lines and bytes.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -52,77 +52,84 @@ def write_page(run: Path, out: Path, *, tokenizer: Path | None = None, refresh: 
     read = Run(run, tokenizer=tokenizer)
     if out.exists() and out.samefile(run):
         raise ConfigError(f"{out} has the records that are read; name another file")
+    parts = {name: _part(f"page.{end}") for name, end in (("style", "css"), ("script", "js"))}
+    parts |= {"policy": html.escape(policy()), "title": html.escape(f"{read.index()['name']} · gym-trl")}
+    before, after = (
+        re.sub(r"\[\[(\w+)\]\]", lambda place: parts[place[1]], half).encode("utf-8", "replace")
+        for half in _part("page.html").split("[[data]]")
+    )
     with replaced(out) as file:
-        before, after = _frame(f"{read.about()['name']} · gym-trl", refresh)
         file.write(before)
-        chunks = _write_chunks(file, read)
-        index = {"about": read.about(), "columns": read.columns, "metrics": read.metrics, "chunks": chunks}
-        _write_data(file, "index", _json(index))
+        firsts: list[int] = []
+        for first, records, tokens in _chunks(read):
+            _write_data(file, f"records-{len(firsts)}", records)
+            _write_data(file, f"tokens-{len(firsts)}", tokens)
+            firsts.append(first)
+        _write_data(file, "index", to_json({**read.index(), "firsts": firsts, "refresh": refresh}))
         file.write(after)
-        size = file.tell()
-        if not len(read) and (read.broken or run.is_file()):
+        counts = {"episodes": len(read.columns["return"]), "broken": len(read.broken), "bytes": file.tell()}
+        if not counts["episodes"] and (read.broken or run.is_file()):
             raise ConfigError(f"{run} has no episodes: none of its {len(read.broken)} lines is a record")
-    return {"episodes": len(read), "chunks": len(chunks), "broken": len(read.broken), "bytes": size}
+    return counts
 
 
 def policy() -> str:
     """Return the content security policy: only the page's own script, and no requests."""
-    script, style = (_digest(_part(name)) for name in ("page.js", "page.css"))
-    return _POLICY.format(script=script, style=style)
-
-
-def _frame(title: str, refresh: int | None) -> tuple[bytes, bytes]:
-    parts = {
-        "refresh": f'<meta http-equiv="refresh" content="{refresh}">\n' if refresh else "",
-        "policy": html.escape(policy()),
-        "title": html.escape(title),
-        "style": _part("page.css"),
-        "script": _part("page.js"),
-    }
-    before, after = (
-        re.sub(r"\[\[(\w+)\]\]", lambda place: parts[place[1]], half) for half in _part("page.html").split("[[data]]")
+    script, style = (
+        base64.b64encode(hashlib.sha256(_part(name).encode()).digest()).decode() for name in ("page.js", "page.css")
     )
-    return before.encode("utf-8", "replace"), after.encode("utf-8", "replace")
+    return _POLICY.format(script=script, style=style)
 
 
 @cache
 def _part(name: str) -> str:
-    text = files("gym_trl.viewer").joinpath(name).read_text(encoding="utf-8")
-    return text.replace('["STOP_REASONS"]', json.dumps(list(StopReason)))
+    return files("gym_trl.viewer").joinpath(name).read_text(encoding="utf-8")
 
 
-def _digest(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _write_chunks(file: BinaryIO, run: Run) -> list[int]:
-    """Write the episodes in chunks, separately from their tokens, and return the first episode of each chunk."""
-    firsts: list[int] = []
-    for first, chunk in _chunks(run.read()):
-        # A search reads the messages of all episodes, but not the tokens.
-        for kind, parts in zip(("chunk", "tokens"), zip(*chunk, strict=True), strict=True):
-            _write_data(file, f"{kind}-{len(firsts)}", b"[" + b",".join(parts) + b"]")
-        firsts.append(first)
-    return firsts
-
-
-def _chunks(bodies: Iterator[dict[str, Any]]) -> Iterator[tuple[int, list[tuple[bytes, bytes]]]]:
-    first, chunk, size = 0, [], 0
-    for said in bodies:
-        tokens = said.pop("tokens")
-        chunk.append((_json(said), _json(tokens)))
+def _chunks(run: Run) -> Iterator[tuple[int, str, str]]:
+    """Yield the number of a chunk's first episode, its records, and their tokens, which a search does not read."""
+    first, chunk, size = 0, list[tuple[str, str]](), 0
+    for record, tokens in run.episodes():
+        chunk.append((to_json(record), to_json(tokens)))
         size += sum(map(len, chunk[-1]))
         if len(chunk) == _CHUNK_EPISODES or size > _CHUNK_BYTES:
-            yield first, chunk
+            yield first, *_lists(*chunk)
             first, chunk, size = first + len(chunk), [], 0
     if chunk:
-        yield first, chunk
+        yield first, *_lists(*chunk)
 
 
-def _json(value: Any) -> bytes:
-    return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+def _lists(*pairs: tuple[str, str]) -> tuple[str, str]:
+    records, tokens = zip(*pairs, strict=True)
+    return f"[{','.join(records)}]", f"[{','.join(tokens)}]"
 
 
-def _write_data(file: BinaryIO, name: str, content: bytes) -> None:
-    packed = base64.b64encode(gzip.compress(content, compresslevel=6, mtime=0))
+def _write_data(file: BinaryIO, name: str, content: str) -> None:
+    packed = base64.b64encode(gzip.compress(content.encode("ascii"), compresslevel=6, mtime=0))
     file.write(b'<script type="application/gzip" id="%s">%s</script>\n' % (name.encode(), packed))
+
+
+def show(run: Any, *, out: str | PathLike[str] | None = None, height: int = 640) -> Any:
+    """Write the page of a run, as ``gym-trl view`` does, and return it in a frame, for the last line of a cell.
+
+    Whatever an episode has written, it does not reach the notebook: the frame has an origin of its own.
+
+    Args:
+        run: Folder of a run or file of records, or an ``Evaluation`` with a folder.
+        out: File to write. Default: ``view.html`` in the folder of the run.
+        height: Height of the frame in pixels.
+
+    Raises:
+        ConfigError: There are no episodes in it, or the page is too large for a notebook.
+        OSError: The file cannot be written.
+    """
+    from IPython.display import IFrame
+
+    folder = getattr(run, "folder", run)
+    if not isinstance(folder, str | PathLike):
+        raise ConfigError(f"run must be a folder or a file of records, got {folder!r:.80}: give evaluate(out=FOLDER)")
+    source = Path(folder)
+    page = Path(out or (source / "view.html" if source.is_dir() else source.with_suffix(".html")))
+    if (size := write_page(source, page)["bytes"]) > _NOTEBOOK_BYTES:
+        raise ConfigError(f"{page} has {size / 1e6:.0f} MB, too many for a notebook: open it in a browser")
+    return IFrame(f"data:text/html;base64,{base64.b64encode(page.read_bytes()).decode()}", "100%", height)
