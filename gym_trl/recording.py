@@ -73,7 +73,7 @@ class RecordRun(TrainerCallback):  # type: ignore[misc]  # Transformers is untyp
         check_counts(episodes=episodes)
         self._folder, self._episodes, self._about, self._on_failure = Path(folder), episodes, about, on_failure
         self._writes = os.environ.get("RANK", "0") == "0"
-        self._group_size, self._began, self._placed = 1, 0.0, 0
+        self._group_size, self._began, self._placed, self._counted = 1, 0.0, 0, 0
         self._waiting: list[tuple[Episode, dict[str, Any]]] = []  # for their advantages
         self._failures: set[str] = set()
 
@@ -94,12 +94,13 @@ class RecordRun(TrainerCallback):  # type: ignore[misc]  # Transformers is untyp
         for one in rollout.replaced[: self._episodes // size * size]:
             self._waiting.append((one, {"split": "train", "step": step, "replaced": True}))
         self._placed += len(rollout.episodes)
+        self._counted += len(rollout.episodes) if train else 0
         if not train:
             self._write()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Drop the lines of steps that are played again."""
-        self._group_size, self._began, self._placed = args.num_generations, time.monotonic(), 0
+        self._group_size, self._began, self._placed, self._counted = args.num_generations, time.monotonic(), 0, 0
         self._waiting.clear()
         for name in (METRICS, ROLLOUTS) if self._writes else ():
             if (path := self._folder / name).exists():
@@ -118,7 +119,11 @@ class RecordRun(TrainerCallback):  # type: ignore[misc]  # Transformers is untyp
         """Write a line of metrics; the trainer's last log belongs to no step."""
         if logs and "train_runtime" not in logs and self._writes:
             seconds = round(time.monotonic() - self._began, 3)
-            append(self._folder / METRICS, [{"step": state.global_step, "seconds": seconds, **logs}])
+            episodes = self._counted * args.world_size
+            append(
+                self._folder / METRICS, [{"step": state.global_step, "seconds": seconds, "episodes": episodes, **logs}]
+            )
+            self._counted = 0
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Draw the curve."""

@@ -113,14 +113,16 @@
   function curves() {
     const names = [...new Set(run.metrics.flatMap((row) => Object.keys(row)))].sort();
     const stops = names.filter((name) => name.startsWith("env/stop/"));
-    const shown = new Set(["step", "seconds", "epoch", ...stops, ...MAIN.map(([, name]) => name)]);
+    const shown = new Set(["step", "seconds", "epoch", "episodes", ...stops, ...MAIN.map(([, name]) => name)]);
     const others = names.filter((name) => !shown.has(name)).map((name) => chart(name, "", [logged(name)])).filter(isThere);
+    const size = run.metrics.at(-1)?.episodes;
+    const note = (name) => `${name}${isNumber(size) ? ` · ${plural(size, "episode")}` : ""}`;
     const charts = MAIN.map(([title, name]) => {
       const levels = run.scores.filter((one) => ["random", "blind"].includes(one.policy));
       const heights = levels.map((one) => [one.policy, one[name.slice(4)]?.mean]).filter(([, height]) => isNumber(height)).sort(([, one], [, other]) => one - other);
-      return chart(title, name, [logged(name)], heights, name === "env/success" ? [0, 1] : []);
+      return chart(title, note(name), [logged(name)], heights, name === "env/success" ? [0, 1] : []);
     });
-    charts.push(chart("Ended", "env/stop/…", stops.map(stopped), [], [0, 1]));
+    charts.push(chart("Ended", note("env/stop/…"), stops.map(stopped), [], [0, 1]));
     return h("div", { class: "curves" }, facts(), scores(), h("div", { class: "charts" }, charts),
       others.length > 0 && h("details", { class: "more" }, h("summary", {}, `All other metrics (${others.length})`), h("div", { class: "charts small" }, others)));
   }
@@ -353,7 +355,7 @@
   const CREDITS = 3; // colours on either side of 0
   const SPECIAL = /^\s*(<\|[^|>]*\|>|<\/?s>|<(eos|bos|pad|unk|start_of_turn|end_of_turn)>|\[\/?INST\])\s*$/;
   const SHOWN = [
-    "version", "task", "split", "step", "group", "seat", "policy", "spec", "opening", "turns", "last_observation", "return", "success",
+    "version", "env", "env_kwargs", "task", "split", "step", "group", "seat", "policy", "spec", "opening", "turns", "last_observation", "return", "success",
     "stop_reason", "error", "num_turns", "sampled_tokens", "segments", "advantages", "tokens",
   ]; // fields of a record that are not among the facts, or have a better name there
 
@@ -494,7 +496,7 @@
     const near = (by, label) => (isThere(neighbour(i, by)) ? h("a", { href: `#/episode/${neighbour(i, by)}` }, label) : h("span", {}, label));
     const facts = [
       ...["env", "task", "seed", "step", "split", "group", "seat", "policy", "turns", "tokens"].map((name) => [name, columns[name][i]]),
-      ...Object.entries(record.spec), ...Object.entries(record).filter(([name]) => !SHOWN.includes(name)),
+      ...Object.entries({ ...record.spec, ...record }).filter(([name]) => !SHOWN.includes(name)),
     ].filter(([, value]) => isThere(value) && value !== "");
     return h("aside", {},
       h("nav", { class: "steps" }, near(-1, "← previous"), near(1, "next →")),
@@ -553,7 +555,7 @@
     const mine = ++routed;
     unpop();
     searching += 1;
-    for (const link of document.querySelectorAll("[data-tab]")) link.setAttribute("aria-current", (link.dataset.tab === "curves") === !name ? "page" : "false");
+    for (const link of document.querySelectorAll("[data-tab]")) link.setAttribute("aria-current", (link.dataset.tab === "summary") === !name ? "page" : "false");
     let view;
     try {
       if (name === "episodes") view = episodes(new URLSearchParams(query));

@@ -91,7 +91,7 @@ def write_run(folder: Path, *, steps: int = 4) -> Path:
         share = step / steps
         numbers = {"env/return": share, "env/success": share, "env/turns": 2.0, "loss": 0.1 * step}
         stops = {"env/stop/ended": share, "env/stop/turn_limit": 1 - share}
-        append(folder / "metrics.jsonl", [{"step": step, "seconds": 2.0 * step, **numbers, **stops}])
+        append(folder / "metrics.jsonl", [{"step": step, "seconds": 2.0 * step, "episodes": 8, **numbers, **stops}])
     scores = {
         name: {"episodes": 100, "success": {"mean": share, "low": share / 2, "high": (1 + share) / 2}}
         for name, share in {"before": 0.1, "after": 0.9, "random": 0.2}.items()

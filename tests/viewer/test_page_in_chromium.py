@@ -34,6 +34,7 @@ def test_it_opens_on_the_curves_and_says_what_was_learnt(look: Look, small: str)
     assert [title.split("env/")[0] for title in look.texts(".charts h2") if "env/" in title] == [
         *("Return", "Success", "Turns", "Ended"),
     ]
+    assert "Successenv/success · 8 episodes1" in look.texts(".charts h2")
     assert look.texts(".fact b")[0] == "0.100 → 0.900"
     assert [row.split(" ")[0] for row in look.texts("tbody tr")] == ["before0.100", "after0.900", "random0.200"]
     assert "0.900 [0.450, 0.950]" in look.texts("td")
