@@ -19,8 +19,10 @@ the exact one.
 """
 
 import json
+import math
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Self, TypeAlias
 
 import numpy as np
 
@@ -29,12 +31,15 @@ from gym_trl.errors import ConfigError
 from gym_trl.grpo.turn_values import alive_of, baseline_of, pooled, rewards_to_go, rows_of, table_of
 from gym_trl.registration import did_you_mean
 
+SPREAD = 1e-6
+"""Largest advantage of a turn that counts as none: rewards summed in another order differ by less."""
+_EPSILON = 1e-4  # added to a standard deviation before dividing by it, as in TRL's GRPOTrainer
 Advantages: TypeAlias = list[list[float]]
 """Advantage of each turn of each episode."""
 
 
 class Turns(NamedTuple):
-    """Rewards and states of a scored episode's turns.
+    """Rewards and states of a scored episode's turns, in a form that is sent between processes.
 
     >>> Turns([0.0, 1.0], ["start", "door"], markov=True).rewards
     [0.0, 1.0]
@@ -52,32 +57,42 @@ class Turns(NamedTuple):
     """Part of each reward that an invalid action has cost, as positive numbers; empty if nothing has."""
     markov: bool = False
     """The environment declares that the future depends on the key alone: episodes can stand in for each other."""
+    group: int = 0
+    """Number of its group among those of all processes."""
+    seat: int | None = None
+    """Its seat in a game of several: seats are never compared with each other."""
+    task: str = ""
+    """Name of its task; groups with the same one share their states."""
+
+    @classmethod
+    def of(cls, episode: Episode, group: int, rewards: Sequence[float] | None = None, *, weight: float = 1.0) -> Self:
+        """Return the turns of an episode.
+
+        Args:
+            episode: The episode.
+            group: Number of its group.
+            rewards: Rewards of its turns, if they are not the environment's alone.
+            weight: Weight of the environment's among them.
+        """
+        states = [turn.state for turn in episode.turns]
+        left = [state.turns_left for state in states if state.turns_left is not None]
+        limited = len(left) == len(states)
+        shared = episode.task_key and episode.markov_keys
+        return cls(
+            [turn.reward for turn in episode.turns] if rewards is None else rewards,
+            [state.key for state in states],
+            left=left if limited else (),
+            places=[state.place for state in states] if limited else (),
+            penalties=[weight * turn.penalty for turn in episode.turns],
+            markov=episode.markov_keys,
+            group=group,
+            seat=episode.seat,
+            task=json.dumps([episode.task.env_id, episode.task_key]) if shared else episode.task.to_json(),
+        )
 
 
 Estimator: TypeAlias = Callable[[Sequence[Turns]], Advantages]
 """Function from the episodes that are compared with each other to an advantage for each of their turns."""
-
-
-def turns_of(episode: Episode, rewards: Sequence[float], weight: float) -> Turns:
-    """Return what estimators need of an episode, with the weight of its environment's rewards among all rewards."""
-    states = [turn.state for turn in episode.turns]
-    left = [state.turns_left for state in states if state.turns_left is not None]
-    limited = len(left) == len(states)
-    return Turns(
-        rewards,
-        [state.key for state in states],
-        left=left if limited else (),
-        places=[state.place for state in states] if limited else (),
-        penalties=[weight * turn.penalty for turn in episode.turns],
-        markov=episode.markov_keys,
-    )
-
-
-def task_key_of(episode: Episode) -> str:
-    """Return the name of an episode's task and seat: episodes with the same one may be compared with each other."""
-    shared = episode.task_key and episode.markov_keys
-    task = json.dumps([episode.task.env_id, episode.task_key]) if shared else episode.task.to_json()
-    return task if episode.seat is None else f"{task} seat {episode.seat}"
 
 
 def episode(group: Sequence[Turns]) -> Advantages:
@@ -174,3 +189,90 @@ def find_estimator(credit: str | Estimator) -> Estimator:
         return ESTIMATORS[credit]
     near = did_you_mean(credit, ESTIMATORS) if isinstance(credit, str) else ""
     raise ConfigError(f"credit must be one of {', '.join(ESTIMATORS)}, or a function, got {credit!r}{near}")
+
+
+def advantages(members: Sequence[Turns], estimator: Estimator, scale_rewards: str) -> Advantages:
+    """Return the scaled advantages of the turns of each member, which is compared with those of its group and seat.
+
+    ``pool`` compares the members of all groups of one task, if they all begin in the same state, and its key is
+    declared Markov. A group without an advantage above rounding has none.
+
+    Advantages are divided by a number that depends on TRL's ``scale_rewards``:
+
+    * ``"group"``: the standard deviation of the returns of the episodes that were compared, as in TRL, or the root mean
+      square of the advantages of their turns if that is larger; each episode weighs the same
+    * ``"batch"``: the same over all episodes
+    * ``"none"``: 1
+
+    As in TRL, 0.0001 is added. TRL's number alone is 0 where all episodes paid the same in different turns, and the
+    advantages of their turns are not. So ``episode`` is TRL's own advantage, the others have its unit, and none of them
+    exceeds the square root of the number of episodes times that of the turns of the longest.
+
+    >>> advantages([Turns([0.0, 1.0], "ab"), Turns([1.0, 0.0], "ab")], return_to_go, "none")
+    [[0.0, 1.0], [0.0, -1.0]]
+
+    Raises:
+        ConfigError: The estimator does not return a finite number for each turn.
+    """
+    groups: defaultdict[Hashable, list[int]] = defaultdict(list)
+    for place, one in enumerate(members):
+        groups[one.group, one.seat].append(place)
+    comparisons: defaultdict[Hashable, list[int]] = defaultdict(list)
+    for name, places in groups.items():
+        begins = {members[place].keys[0] if members[place].markov else None for place in places}
+        shared = estimator is pool and len(begins) == 1 and None not in begins
+        first = members[places[0]]
+        comparisons[(first.task, first.seat, first.keys[0]) if shared else name] += places
+    compared = [[members[place] for place in places] for places in comparisons.values()]
+    values = [_checked(estimator, turns) for turns in compared]
+    if scale_rewards == "group":
+        divisors = [_scale(*pair) for pair in zip(compared, values, strict=True)]
+    else:
+        everything = [one for turns in compared for one in turns], [row for rows in values for row in rows]
+        divisors = [_scale(*everything) if scale_rewards == "batch" else 1.0] * len(compared)
+    found: Advantages = [[] for _ in members]
+    alive = set()
+    for places, rows, divisor in zip(comparisons.values(), values, divisors, strict=True):
+        for place, row in zip(places, rows, strict=True):
+            found[place] = [value / divisor for value in row]
+            if any(abs(value) > SPREAD for value in row):
+                alive.add((members[place].group, members[place].seat))
+    for name in groups.keys() - alive:
+        for place in groups[name]:
+            found[place] = [0.0] * len(found[place])
+    return found
+
+
+def dead_groups(members: Sequence[Turns], estimator: Estimator) -> set[int]:
+    """Return the groups none of whose turns has an advantage, among all scored episodes of a batch.
+
+    With GRPO's own estimator these are the groups whose returns are all equal (dynamic sampling: Yu et al. 2025,
+    "DAPO", arXiv:2503.14476, equation 11). A group without a scored episode is not dead: what failed is the
+    infrastructure, and more tasks would fail with it.
+    """
+    values = zip(members, advantages(members, estimator, "none"), strict=True)
+    return {one.group for one in members} - {one.group for one, row in values if any(row)}
+
+
+def _checked(estimator: Estimator, group: Sequence[Turns]) -> Advantages:
+    """Return an estimator's advantages after checking their form."""
+    returned = estimator(group)
+    wanted = [len(one.rewards) for one in group]
+    try:
+        rows = [[float(value) for value in row] for row in returned]
+    except (TypeError, ValueError):
+        rows = []
+    if [len(row) for row in rows] != wanted or not all(math.isfinite(value) for row in rows for value in row):
+        raise ConfigError(
+            f"{getattr(estimator, '__name__', 'credit')} must return a finite number for each turn of each episode, "
+            f"{wanted} of them, got {returned!r:.200}"
+        )
+    return rows
+
+
+def _scale(group: Sequence[Turns], values: Advantages) -> float:
+    """Return the number to divide the advantages of episodes by."""
+    returns = [sum(one.rewards) for one in group]
+    deviation = float(np.std(returns, ddof=1)) if len(returns) > 1 else 0.0  # of a sample, as in TRL
+    squares = [float(np.mean(np.square(row))) for row in values if row]
+    return max(deviation, float(np.sqrt(np.mean(squares))) if squares else 0.0) + _EPSILON

@@ -5,9 +5,8 @@ from typing import Any
 
 from gym_trl.episode import Episode
 from gym_trl.errors import ConfigError
-from gym_trl.grpo.credit import Estimator
+from gym_trl.grpo.credit import Estimator, Turns, dead_groups
 from gym_trl.grpo.dataset import read_prompt
-from gym_trl.grpo.groups import Member, dead_groups
 from gym_trl.seeding import derive_seed
 from gym_trl.types import Task
 
@@ -37,7 +36,7 @@ def replace_dead_groups(
     replaced = list[Episode]()
     for attempt in range(1, rounds + 1):
         pairs = zip(groups, played, strict=True)
-        mine = [Member.of(group, one) for group, seats in pairs for one in seats if one.scored]
+        mine = [Turns.of(one, group) for group, seats in pairs for one in seats if one.scored]
         if not (dead := dead_groups(gather_object(mine), estimator)):
             break
         places = [place for place, group in enumerate(groups) if group in dead]

@@ -11,8 +11,7 @@ from gym_trl.engines.attention_backends import no_cudnn_attention
 from gym_trl.episode import Episode
 from gym_trl.errors import needs
 from gym_trl.grpo.adapters import sync_weights
-from gym_trl.grpo.credit import find_estimator
-from gym_trl.grpo.groups import Member, advantages
+from gym_trl.grpo.credit import Turns, advantages, find_estimator
 from gym_trl.grpo.rewards import Outcome, metrics
 from gym_trl.grpo.rollout_func import RolloutFunc
 from gym_trl.grpo.segments import rows_of_segments, segment_of, weigh_segments
@@ -150,8 +149,8 @@ class GymGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
             if one.scored:
                 paid = [share * turn.reward for turn in one.turns]
                 paid[-1] += totals[place] - math.fsum(paid)
-                members.append(Member.of(place // self.num_generations, one, paid, weight=share))
-        everyone: list[Member] = gather_object(members)
+                members.append(Turns.of(one, place // self.num_generations, paid, weight=share))
+        everyone: list[Turns] = gather_object(members)
         before = sum(gather_object([len(members)])[: self.accelerator.process_index])
         estimator = find_estimator("episode") if self.gym_rollout_func is None else self.gym_rollout_func.estimator
         values = advantages(everyone, estimator, self.scale_rewards)

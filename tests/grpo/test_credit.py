@@ -17,14 +17,12 @@ from gym_trl.grpo.credit import (
     ESTIMATORS,
     Estimator,
     Turns,
+    advantages,
     episode,
     find_estimator,
     pool,
     return_to_go,
-    task_key_of,
-    turns_of,
 )
-from gym_trl.grpo.groups import Member, advantages
 from gym_trl.types import StateName, StepResult, Task
 
 NAMES = sorted(ESTIMATORS)
@@ -211,7 +209,7 @@ def test_the_expected_gradient_of_grpo_is_the_exact_one_times_a_number(stops: bo
 def compared(batch: Sequence[Sequence[Turns]], estimator: Estimator, how: str = "none", keys: str = "") -> Any:
     """Return the advantages by group; ``keys`` are the names of their tasks."""
     members = [
-        Member(number, 1, keys[number] if keys else str(number), one)
+        one._replace(group=number, seat=1, task=keys[number] if keys else str(number))
         for number, group in enumerate(batch)
         for one in group
     ]
@@ -271,7 +269,7 @@ def test_an_estimator_of_a_user_is_called_with_each_group_and_its_form_is_checke
         return [list(one.rewards) for one in group]
 
     assert compared(batch, find_estimator(last)) == [[[1.0]], [[0.0, 2.0], [0.0]]]
-    assert given_groups == batch
+    assert [[one.rewards for one in group] for group in given_groups] == [[[1.0]], [[0.0, 2.0], [0.0]]]
     for wrong in ([], [[1.0], [1.0]], [[math.nan, 0.0], [0.0]], None, 1.0, [1.0, 2.0], "ab", [["a", "b"], ["c"]]):
 
         def mine(group: Sequence[Turns], wrong: Any = wrong) -> Any:
@@ -299,13 +297,14 @@ def played(states: Sequence[StateName], **about: Any) -> Episode:
 
 def test_turns_of_an_episode_are_its_states_before_each_and_weighted_penalties() -> None:
     timed = [StateName(f"({place}, {left})", str(place), left) for place, left in ((4, 2), (5, 1), (6, 0))]
-    turns = turns_of(played(timed), [1.0, 3.0], weight=2.0)
-    assert turns == Turns([1.0, 3.0], ["(4, 2)", "(5, 1)"], [2, 1], ["4", "5"], [1.0, 1.0], True)
-    assert turns_of(played([StateName("x"), *timed[1:]]), [1.0, 3.0], weight=1.0).left == ()
+    turns = Turns.of(played(timed), 0, [1.0, 3.0], weight=2.0)
+    assert turns[:6] == ([1.0, 3.0], ["(4, 2)", "(5, 1)"], [2, 1], ["4", "5"], [1.0, 1.0], True)
+    assert Turns.of(played([StateName("x"), *timed[1:]]), 0, [1.0, 3.0]).left == ()
 
 
-def test_episodes_share_a_task_key_if_their_states_are_those_of_one_task_and_seat() -> None:
+def test_episodes_share_a_task_if_their_states_are_those_of_one_and_seats_are_never_compared() -> None:
     states = [StateName("x"), StateName("y")]
-    first, second = (played(states, seat=seat) for seat in (0, 1))
-    assert task_key_of(first) == task_key_of(played(states, seat=0)) != task_key_of(second)
-    assert task_key_of(played(states)) != task_key_of(first)
+    first, second = (Turns.of(played(states, seat=seat), 0) for seat in (0, 1))
+    assert first.task == second.task != Turns.of(played(states), 0).task
+    rows = [one._replace(rewards=[paid], group=group) for one, paid, group in ((first, 0.0, 0), (second, 1.0, 1))]
+    assert advantages(rows, pool, "none") == [[0.0], [0.0]]

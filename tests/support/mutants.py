@@ -74,7 +74,7 @@ LAWS = {
     "25 injective": Law("gym_trl/text/spaces.py", "test_text_spaces"),
     "26 data": Law("gym_trl/setting.py gym_trl/records.py", "test_law_26 test_setting"),
     "27 silences": Law("gym_trl/grpo/alarms.py", "test_silences"),
-    "credit": Law("gym_trl/grpo/credit.py gym_trl/grpo/groups.py gym_trl/grpo/turn_values.py", "grpo/test_credit"),
+    "credit": Law("gym_trl/grpo/credit.py gym_trl/grpo/turn_values.py", "grpo/test_credit"),
 }
 """Laws of the design, by number and name. Law 11 is Gymnasium's own check, which has no module here."""
 
