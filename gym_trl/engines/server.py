@@ -112,7 +112,8 @@ class ServerEngine:
         self._options = {**_NEUTRAL, **ended, **_VERBATIM}
         self._url, self._model, self._headers = base_url.rstrip("/"), model, bearer(api_key)
         self._deadline_s, self._retries, self._seeded = deadline_s, retries, seeded
-        self._context = math.inf
+        self.context = math.inf
+        """Maximum tokens of prompt and completion on the server, as far as it was asked and reports it."""
         self._checked = not check
         self._away = False  # True from when a request has found no server at all its tries to the next answer
         self._concurrency = concurrency
@@ -166,7 +167,7 @@ class ServerEngine:
     def _body(self, request: Request, options: Mapping[str, Any]) -> dict[str, Any]:
         # The server rejects requests that exceed the context, but in-process engines end the completion there: ask for
         # no more than fits. If nothing fits, the server explains the error.
-        room = max(1, self._context - len(request.prompt_ids))
+        room = max(1, self.context - len(request.prompt_ids))
         tokens = int(min(request.max_tokens, self._max_tokens, room))
         body = {**options, "prompt": request.prompt_ids, "max_tokens": tokens}
         if options.get("min_tokens", 0) > tokens:
@@ -242,7 +243,7 @@ class ServerEngine:
                 status, content = await self._fetch("GET", "/v1/models")
                 if status in (401, 403):
                     raise EngineError(f"the vLLM server at {self._url} rejects the api_key: {self._message(content)}")
-                self._model, self._context = _served(self._url, content, self._model)
+                self._model, self.context = _served(self._url, content, self._model)
                 _, content = await self._fetch("GET", "/openapi.json")  # which --disable-fastapi-docs leaves out
                 with suppress(LookupError, TypeError):
                     known = content["components"]["schemas"]["CompletionRequest"]["properties"]
@@ -293,15 +294,3 @@ def _served(url: str, content: Any, model: str | None) -> tuple[str, float]:
             "pass the name that it uses"
         )
     return name, served[name]
-
-
-def context_length(base_url: str) -> int | None:
-    """Return the maximum number of tokens of prompt and completion on the server; ``None`` if it does not report it."""
-    with needs("server", "ServerEngine"):
-        import httpx
-    try:
-        content = httpx.get(f"{base_url.rstrip('/')}/v1/models", timeout=_CONNECT_S).json()
-        length = _served(base_url, content, None)[1]
-    except (httpx.TransportError, ValueError, EngineError):
-        return None
-    return None if length == math.inf else int(length)

@@ -245,10 +245,7 @@ class RolloutFunc:
         """Return the episodes of the seats of each game, with an engine around the trainer's model as it is now."""
         from torch import no_grad
 
-        contexts = [length for length in (self.max_context, context_length(trainer)) if length]
-        limits = Limits(self.max_tokens_per_turn, trainer.args.max_completion_length, min(contexts, default=None))
-
-        async def play(engine: Any) -> list[list[Episode]]:
+        async def play(engine: Any, limits: Limits) -> list[list[Episode]]:
             with no_grad():  # it is a property of the thread
                 return await rollout(
                     [one.task for one in games],
@@ -265,7 +262,9 @@ class RolloutFunc:
                 )
 
         with trainer_engine(trainer, chat, self.sampling, seed=derive_seed(self.seed, *seeds[:1])) as engine:
-            return run(play(engine))
+            contexts = [length for length in (self.max_context, context_length(trainer)) if length]
+            limits = Limits(self.max_tokens_per_turn, trainer.args.max_completion_length, min(contexts, default=None))
+            return run(play(engine, limits))
 
     def _learn(self, trainer: Any, training: Training, kept: dict[str, Any], played: Sequence[Episode]) -> None:
         """Set the success of episodes that declare none where others do, and count what was won and what has failed."""

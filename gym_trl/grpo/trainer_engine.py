@@ -1,5 +1,6 @@
 """Engines that sample from the model that a trainer trains: Transformers, a colocated vLLM, a vLLM server."""
 
+import math
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,8 +22,8 @@ SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 # Values with which an option leaves the distribution as it is.
 _WHOLE = {"top_p": (None, 1.0), "top_k": (None, 0, -1), "min_p": (None, 0.0)}
 # Keys are instances of TRL's VLLMGeneration, one per trainer.
-_CHECKED: weakref.WeakSet[Any] = weakref.WeakSet()
-_CONTEXTS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+_CONTEXTS: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
+"""Numbers of tokens of the servers that have been checked."""
 _WARNED: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -122,9 +123,9 @@ def _server_engine(
         trl_versions.server_url(generation), **_vllm_options(trainer, chat, changes), check=False, seeded=seeded
     )
     # Check only once: a misconfigured server fails at the start; a later outage costs episodes, not the training.
-    if generation not in _CHECKED:
+    if generation not in _CONTEXTS:
         engine.check(logprobs=trl_versions.corrects_ratios(trainer))
-        _CHECKED.add(generation)
+        _CONTEXTS[generation] = engine.context
     yield engine
 
 
@@ -163,23 +164,10 @@ def warn_of_bias(sampling: Mapping[str, Any]) -> None:
 
 
 def context_length(trainer: Any) -> int | None:
-    """Return the maximum tokens of an episode, limited by the model and by the engine."""
+    """Return the maximum tokens of an episode, limited by the model and by the engine, which there is already."""
     lengths = [context_of(trainer.model.config)]
-    if trainer.use_vllm:
-        lengths.append(_vllm_context(trainer))
+    if trainer.use_vllm and trainer.args.vllm_mode == "colocate":
+        lengths.append(trainer.vllm_generation.llm.llm_engine.model_config.max_model_len)
+    elif trainer.use_vllm and math.isfinite(length := _CONTEXTS[trainer.vllm_generation]):
+        lengths.append(int(length))
     return min((int(length) for length in lengths if length), default=None)
-
-
-def _vllm_context(trainer: Any) -> int | None:
-    if trainer.args.vllm_mode == "colocate":
-        from gym_trl.engines import vllm
-
-        return vllm.context_length(trainer.vllm_generation.llm)
-    from gym_trl.engines import server
-
-    generation = trainer.vllm_generation
-    if generation not in _CONTEXTS:
-        length = server.context_length(trl_versions.server_url(generation))
-        if length is not None:  # kept for rollouts in which the server is too busy to respond
-            _CONTEXTS[generation] = length
-    return _CONTEXTS.get(generation)

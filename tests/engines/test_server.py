@@ -17,7 +17,7 @@ import pytest
 from support.vllm_double import CHAT, LOGPROB, VLLMDouble, guess
 
 from gym_trl.engines import server
-from gym_trl.engines.server import ServerEngine, context_length
+from gym_trl.engines.server import ServerEngine
 from gym_trl.errors import ConfigError, EngineError
 from gym_trl.executors.inline import InlinePool
 from gym_trl.rollout import Limits, rollout, run
@@ -200,12 +200,12 @@ def test_a_server_that_is_not_as_it_should_be_is_refused_before_the_first_reques
     said = {"error": "wrong key: secret-key"}
     monkeypatch.setattr(vllm, "_write", lambda writer, status, content: write(writer, 401, said))
     refused(EngineError, r"rejects the api_key.*\*\*\*", api_key="secret-key")
-    assert context_length(vllm.url) is None
     vllm.kill()
     refused(EngineError, f"no vLLM server answers at {vllm.url}.*vllm serve")
-    assert context_length(vllm.url) is None
     assert all(body["prompt"] == [0] for body in vllm.bodies)
-    assert context_length(double(stack, context=77).url) == 77
+    asked = ServerEngine(double(stack, context=77).url)
+    asked.check()
+    assert asked.context == 77
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from support import vllm_cpu, vllm_run
 from support.vllm_serve import CONTEXT, TRL, Server
 
 from gym_trl.chat import Chat
-from gym_trl.engines.server import ServerEngine, context_length
+from gym_trl.engines.server import ServerEngine
 from gym_trl.errors import EngineError
 from gym_trl.executors.inline import InlinePool
 from gym_trl.rollout import Limits, rollout, run
@@ -147,10 +147,6 @@ def test_logprobs_are_those_of_the_distribution_that_was_sampled_from(servers, t
         assert completion.logprobs == pytest.approx(again, abs=1e-4)
     with pytest.raises(EngineError, match="--logprobs-mode processed_logprobs"):
         sample(servers[1], asked)
-
-
-def test_the_context_of_a_server_is_known(servers):
-    assert context_length(servers[1].url) == CONTEXT
 
 
 def test_seeds_reproduce_and_differ(server, tiny):

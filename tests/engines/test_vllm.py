@@ -7,7 +7,6 @@ agree to 1e-5, and the ids are the same.
 
 import math
 from collections import Counter
-from itertools import pairwise
 from types import SimpleNamespace
 
 import gymnasium as gym
@@ -52,21 +51,6 @@ def nothing_is_left_behind(llm):
     yield
     assert llm.llm_engine.get_num_unfinished_requests() == 0
     assert scheduler(llm).get_num_unfinished_requests() == 0
-
-
-@pytest.fixture
-def outputs(llm, monkeypatch):
-    """Everything vLLM returns from here on."""
-    kept = []
-    step = llm.llm_engine.step
-
-    def keep():
-        stepped = step()
-        kept.extend(stepped)
-        return stepped
-
-    monkeypatch.setattr(llm.llm_engine, "step", keep)
-    return kept
 
 
 def scheduler(llm):
@@ -226,11 +210,6 @@ def test_an_answer_ends_on_an_end_id_which_is_kept(llm, tiny):
     assert all(c.ids[-1] in known and not known & set(c.ids[:-1]) for c in stopped)
 
 
-def test_ignore_eos_ignores_every_end_id(llm, tiny):
-    completions = sample(llm, requests(tiny, ["go"] * 9), eos_ids=ids(tiny, "aeiou"), sampling={"ignore_eos": True})
-    assert {len(c.ids) for c in completions.values()} == {12}
-
-
 @pytest.mark.parametrize("stop", ["7", "<|user|>"])
 def test_a_stop_string_ends_an_answer_and_stays_in_it(llm, tiny, stop):
     """Also a special token; and the ids before it are those that are sampled without it."""
@@ -244,11 +223,6 @@ def test_a_stop_string_ends_an_answer_and_stays_in_it(llm, tiny, stop):
         assert (completion.finish, text.count(stop), text.endswith(stop)) == (FinishReason.STOP, 1, True)
     for key, completion in completions.items():
         assert completion.ids == free[key].ids[: len(completion.ids)]
-
-
-def test_stop_strings_of_the_sampling_options_are_kept_too(llm, tiny):
-    asked = requests(tiny, ["go"] * 30, max_tokens=60)
-    assert sample(llm, asked, sampling={"stop": "7"}) == sample(llm, asked, stop_strings=["7"])
 
 
 def test_min_tokens_is_lowered_for_a_last_turn_with_less_room(llm, tiny):
@@ -323,21 +297,6 @@ def test_requests_that_do_not_fit_are_data(llm, tiny):
     assert "512" in (completions["too long"].error or "")
 
 
-def test_a_refused_request_that_is_cancelled_does_not_come_back(llm):
-    engine = VLLMEngine(llm)
-    engine.submit(Request("x", [], 5, 0))
-    engine.cancel("x")
-    assert engine.collect(block=True) == []
-
-
-def test_a_request_cannot_run_twice(llm):
-    engine = VLLMEngine(llm)
-    engine.submit(Request("x", [7], 5, 0))
-    with pytest.raises(ValueError, match="already running"):
-        engine.submit(Request("x", [7], 5, 0))
-    engine.cancel("x")
-
-
 def test_logprobs_that_are_not_numbers_become_none(llm, tiny, monkeypatch):
     step = llm.llm_engine.step
 
@@ -395,37 +354,6 @@ def test_requests_of_another_engine_in_the_llm_are_left_alone(llm):
     assert [c.request_id for c in ours.collect(block=True)] == ["0-1"]
     assert not ours.collect(block=True)
     left.cancel("0-1")  # it had finished, and is ignored
-
-
-def test_a_turn_computes_only_what_is_new(llm, tiny, outputs):
-    """Prefix caching, counted: all blocks that the turns before have filled are there."""
-    llm.reset_prefix_cache()
-    with InlinePool(make) as pool:
-        engine = VLLMEngine(llm, eos_ids=tiny.chat.stop_ids)
-        play(tiny, [0], tokens_per_turn=20, pool=pool, engine=engine)
-    finished = [output for output in outputs if output.finished]
-    assert len(finished) == 6
-    assert finished[0].num_cached_tokens == 0
-    for earlier, later in pairwise(finished):
-        # The last sampled token has not been through the model yet.
-        known = len(earlier.prompt_token_ids) + len(earlier.outputs[0].token_ids) - 1
-        assert later.num_cached_tokens == known // BLOCK * BLOCK
-    asked = sum(len(output.prompt_token_ids) for output in finished)
-    computed = asked - sum(output.num_cached_tokens for output in finished)
-    assert computed < len(finished[-1].prompt_token_ids) + 6 * BLOCK
-
-
-def test_the_members_of_a_group_share_their_first_prompt(llm, tiny, outputs):
-    llm.reset_prefix_cache()
-    prompt = ids(tiny, "The number is between 1 and 100, both included. Guess it.") + [7] * BLOCK
-    engine = VLLMEngine(llm)
-    for i in range(8):
-        engine.submit(Request(str(i), prompt, 2, i))
-        engine.collect(block=False)
-    while engine.collect(block=True):
-        pass
-    cached = [output.num_cached_tokens for output in outputs if output.finished]
-    assert sorted(cached) == [0, *[(len(prompt) - 1) // BLOCK * BLOCK] * 7]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
