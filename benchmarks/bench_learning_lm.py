@@ -41,7 +41,7 @@ SEEDS = range(1 if QUICK or DEMO else 3)
 LEAST = 0.05
 """Success of random play, below which the warm start is on the solver."""
 EPISODES = 8 if QUICK else 64
-FLAGS = ["--steps=1", "--groups=2", "--num_generations=4", "--warm_episodes=16"] if QUICK else ["--steps=30"] * DEMO
+FLAGS = ["--steps=1", "--groups=2", "--num_generations=4", "--warm_episodes=4"] if QUICK else ["--steps=30"] * DEMO
 FLAGS += [word for word in sys.argv[1:] if word.startswith("--") and "=" in word]
 """Flags of ``gym-trl train`` for all runs."""
 

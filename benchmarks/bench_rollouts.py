@@ -194,18 +194,18 @@ def table(measured: list[dict[str, Any]], game: str) -> Table:
 
 
 def draw(measured: list[dict[str, Any]], figure: Any) -> None:
-    """Draw the seconds over the floor, a bar for each system, with the longer latency above the shorter one."""
-    panels = figure.subplots(1, len(measured), sharey=True, squeeze=False)[0]
+    """Draw the seconds over the floor: a panel for each game and latency, a bar for each system."""
+    figure.set_size_inches(12, 4.5)
     names = [name for name in SYSTEMS if any(name in entry["systems"] for entry in measured)]
-    for panel, entry in zip(panels, measured, strict=True):
-        over = [
-            entry["systems"][name]["seconds"] / entry["floors"]["seconds"] if name in entry["systems"] else 0.0
-            for name in names
-        ]
-        panel.bar_label(panel.barh([SYSTEMS[name].title for name in names], over), [shown(one) for one in over])
+    for panel, entry in zip(figure.subplots(1, len(measured), sharey=True, squeeze=False)[0], measured, strict=True):
+        seconds = [entry["systems"].get(name, {}).get("seconds", 0.0) for name in names]
+        over = [one / entry["floors"]["seconds"] for one in seconds]
+        bars = panel.barh([SYSTEMS[name].title for name in names], over)
+        panel.bar_label(bars, [f"{one:.3g}" if one else "" for one in over], padding=2)
         panel.axvline(1.0, color="black", linewidth=0.8)
-        panel.set(xscale="log", title=f"{entry['game']}, {entry['latency_ms']} ms")
-    panels[0].invert_yaxis()
+        panel.margins(x=0.25)
+        panel.set_title(f"{entry['game']}, {entry['latency_ms']} ms", fontsize=10)
+    figure.axes[0].invert_yaxis()
     figure.supxlabel("seconds, as a multiple of the floor")
 
 

@@ -93,12 +93,8 @@ class Counts:
     """Cost of a rollout, as recorded at the engine."""
 
     seconds: float = 0.0
-    processor_seconds: float = 0.0
-    """Processor seconds of this process; more reliable than ``seconds`` on a shared machine."""
     steps: int = 0
     sampled: int = 0
-    prefilled: int = 0
-    """Prompt tokens that were computed, without those from the prefix cache."""
     calls: list[Call] = field(default_factory=list)
 
 

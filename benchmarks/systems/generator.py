@@ -62,7 +62,6 @@ class Recorder:
             ]
             counts.calls.append(Call(prompt_ids, ids, logprobs or None))
             counts.sampled += len(ids)
-            counts.prefilled += len(prompt_ids) - (output.num_cached_tokens or 0)
 
 
 class Generator:
@@ -109,11 +108,11 @@ class Generator:
         self.llm.reset_prefix_cache()
         counts = Counts()
         self._recorder.begin()
-        began, busy = time.perf_counter(), time.process_time()
+        began = time.perf_counter()
         try:
             yield counts
         finally:
-            counts.seconds, counts.processor_seconds = time.perf_counter() - began, time.process_time() - busy
+            counts.seconds = time.perf_counter() - began
             self._recorder.fill(counts)
 
     def seed_of(self, prompt_ids: list[int]) -> int | None:
