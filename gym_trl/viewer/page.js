@@ -242,9 +242,9 @@
   const ROW = 34; // height in pixels
   const BATCH = 200; // rows that are added at a time
   const COLUMNS = [
-    ["#", "58px"], ["step", "60px"], ["split", "70px"], ["policy", "minmax(90px, .5fr)"], ["env", "minmax(150px, .6fr)"],
-    ["task", "minmax(110px, .5fr)"], ["seed", "100px"], ["group", "58px"], ["seat", "44px"], ["ended", "120px"], ["success", "66px"],
-    ["return", "120px"], ["turns", "58px"], ["tokens", "64px"], ["invalid", "64px"], ["response", "minmax(150px, 1fr)"],
+    ["#", "58px"], ["step", "60px"], ["split", "70px"], ["policy", "minmax(70px, .5fr)"], ["env", "minmax(150px, .6fr)"],
+    ["task", "minmax(110px, 1fr)"], ["seed", "100px"], ["group", "58px"], ["seat", "44px"], ["ended", "100px"], ["success", "60px"],
+    ["return", "104px"], ["turns", "58px"], ["tokens", "64px"], ["invalid", "64px"], ["response", "minmax(150px, 1fr)"],
   ];
   const ALWAYS = ["#", "ended", "return", "turns", "response"]; // the others only where episodes differ
   const NUMBERS = ["#", "step", "seed", "group", "seat", "return", "turns", "tokens", "invalid"];
