@@ -165,19 +165,6 @@ def context_length(llm: Any) -> int:
     return int(llm.llm_engine.model_config.max_model_len)
 
 
-@contextmanager
-def cache_awake(llm: Any) -> Iterator[None]:
-    """Wake the cache of a sleeping engine after its weights; put everything to sleep at the end.
-
-    Sleep level 2 discards the weights: they must be loaded again after waking up.
-    """
-    llm.wake_up(tags=["kv_cache"])
-    try:
-        yield
-    finally:
-        llm.sleep(level=2)
-
-
 def _sampling_params(options: Mapping[str, Any], eos_ids: Collection[int], stop_strings: Sequence[str]) -> Any:
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams

@@ -121,20 +121,19 @@ def warn_if_resumed_within_a_generation(trainer: Any) -> None:
 def awake(generation: Any, sync: Callable[[], None]) -> Iterator[None]:
     """Wake a colocated vLLM with ``enable_sleep_mode`` (``VLLMGeneration.generate``), but once for all turns.
 
-    TRL syncs weights only in a new step; before a second rollout of the same step the sleeping engine has discarded
-    them.
+    TRL syncs weights only in a new step; before a second rollout of the same step the sleeping engine (level 2) has
+    discarded them.
     """
     if not generation.enable_sleep_mode:
         yield
         return
-    from gym_trl.engines.vllm import cache_awake
-
     if generation._llm_weights_sleeping:
         sync()
+    generation.llm.wake_up(tags=["kv_cache"])  # after its weights
     try:
-        with cache_awake(generation.llm):
-            yield
+        yield
     finally:
+        generation.llm.sleep(level=2)
         generation._llm_weights_sleeping = True
 
 
