@@ -92,11 +92,8 @@ def play(engine: Engine, workload: list[Talk]) -> list[TokenIds]:
     return ids
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Engines, each in a process of its own: yield a function that makes one with an empty cache, and the count
-# ---------------------------------------------------------------------------------------------------------------------
-
 Made = Iterator[tuple[Callable[[], Engine], Work]]
+"""A function that makes an engine with an empty cache, and the count."""
 
 
 @contextmanager

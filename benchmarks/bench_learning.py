@@ -20,7 +20,7 @@ def learn(env_id: str, seed: int) -> dict[str, Any]:
     """Train as ``gym-trl train ID --seed N`` does, and return what the model reaches before and after."""
     with TemporaryDirectory() as scratch:
         folder = Path(scratch) / "run"
-        summary = train(env_id, seed=seed, out=folder)
+        summary = train(env_id, seed=seed, out=folder, steps=10 if QUICK else None)
         *_, (_, last) = read_lines(folder / METRICS)
     reached = {
         f"{key} {when}": summary[when]["model"][key]["mean"]
