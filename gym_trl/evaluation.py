@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Unpack
 from gym_trl.check.evidence import NotPlayedError, best_blind
 from gym_trl.errors import ConfigError, check_counts
 from gym_trl.intervals import Interval, interval
-from gym_trl.players import Game, Player, TextPlayer, play_all, player
+from gym_trl.players import Game, Player, TextPlayer, find_model, play_all, player, text_policy
 from gym_trl.records import ROLLOUTS, Record, append, read_records, record_of, task_id, to_json
 from gym_trl.registration import EnvSource
 from gym_trl.seeding import derive_seed
@@ -222,6 +222,9 @@ def evaluate(
     labels = [*(_label(who, base_url) for who in models), *map(_label, others)]
     if len(set(labels)) < len(labels):
         raise ConfigError(f"policies must have different names, got {', '.join(labels)}")
+    for who in [*(models if base_url is None else []), *others, *([] if against is None else [against])]:
+        if not isinstance(who, tuple) and who not in ("blind", "tiny") and text_policy(who) is None:
+            find_model(who)  # refuses what is none, before anything is played
     scores = []
     for label, who in zip(labels, models, strict=False):
         setting = base if who is models[0] else _like(base, who, given)

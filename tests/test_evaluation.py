@@ -420,3 +420,13 @@ def test_one_model_plays_all_seats() -> None:
 def test_a_class_of_ones_own_is_called_by_its_name() -> None:
     [row] = evaluate(Echo, model="solver", episodes=2, references=()).scores
     assert {one["task"]["env_id"] for one in row.records} == {"gym_trl.envs.echo:Echo"}
+
+
+@pytest.mark.parametrize("wrong", [{"references": ("none",)}, {"model": ["random", "nobody"]}], ids=str)
+def test_a_player_that_there_is_none_of_is_refused_before_anything_is_played(
+    wrong: dict[str, Any], tmp_path: Path
+) -> None:
+    """Law 22."""
+    with pytest.raises(ConfigError, match=r"none|nobody"):
+        evaluate("TrlEnv/Echo-v0", **{"model": "random", "episodes": 8, "out": tmp_path, **wrong})
+    assert not any(tmp_path.iterdir())
