@@ -22,14 +22,14 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple, Self, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
 from gym_trl.episode import Episode
 from gym_trl.errors import ConfigError
 from gym_trl.grpo.turn_values import alive_of, baseline_of, pooled, rewards_to_go, rows_of, table_of
-from gym_trl.registration import did_you_mean
+from gym_trl.options import check_options
 
 SPREAD = 1e-6
 """Largest advantage of a turn that counts as none: rewards summed in another order differ by less."""
@@ -175,20 +175,12 @@ ESTIMATORS: dict[str, Estimator] = {"episode": episode, "return_to_go": return_t
 def find_estimator(credit: str | Estimator) -> Estimator:
     """Return the estimator of a name, or the function that is given instead.
 
-    >>> find_estimator("pol")
-    Traceback (most recent call last):
-        ...
-    gym_trl.errors.ConfigError: credit must be one of ..., or a function, got 'pol'; did you mean 'pool'?
-
     Raises:
         ConfigError: There is no such estimator.
     """
-    if callable(credit):
-        return credit
-    if isinstance(credit, str) and credit in ESTIMATORS:
-        return ESTIMATORS[credit]
-    near = did_you_mean(credit, ESTIMATORS) if isinstance(credit, str) else ""
-    raise ConfigError(f"credit must be one of {', '.join(ESTIMATORS)}, or a function, got {credit!r}{near}")
+    known: Any = check_options({"credit": credit})["credit"]
+    found: Estimator = ESTIMATORS.get(known, known)
+    return found
 
 
 def advantages(members: Sequence[Turns], estimator: Estimator, scale_rewards: str) -> Advantages:

@@ -12,7 +12,7 @@ from gym_trl.envspec import END_AFTER_INVALID, EnvSpec, TaskPlan
 from gym_trl.errors import ConfigError
 from gym_trl.executors.make import ExecutorConfig, make_pool
 from gym_trl.executors.protocol import EnvPool, TextEnvironment
-from gym_trl.grpo.credit import Estimator, find_estimator
+from gym_trl.grpo.credit import Estimator
 from gym_trl.grpo.curriculum import at_level
 from gym_trl.grpo.dataset import make_dataset
 from gym_trl.grpo.rewards import env_reward
@@ -139,7 +139,6 @@ class GymSpec:
         self.env = env
         self.options = chosen = check_options(given)
         """Arguments, all of which are checked, with functions in place of their names."""
-        find_estimator(chosen["credit"])
         names = "env_kwargs seats wrappers observe act action_format invalid_penalty end_after_invalid cut_actions"
         text = {name: chosen[name] for name in f"{names} turn_limit instructions success state_key".split()}
         if history is not None and turn_limit is None and end_after_invalid is None:

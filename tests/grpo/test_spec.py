@@ -104,11 +104,7 @@ def test_keywords_of_several_environments_go_by_id():
         {"env": {GUESS: 0}},
         {"env": "no_such_module:Foo-v0"},
         {"env": [ECHO, GUESS], "env_kwargs": {"high": 8}},
-        {"env": GUESS, "action_format": "yaml"},
-        {"env": GUESS, "credit": "pol"},
         {"env": ECHO, "seats": "self"},
-        {"env": "TrlEnv/KuhnPoker-v0", "seats": "self", "curriculum": [{}]},
-        {"env": GUESS, "step_timeout": 3, "executor": "inline"},
     ],
     ids=str,
 )
