@@ -140,14 +140,6 @@ def fuse(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a run that nothing disturbed."""
-    from support.fused_game import train_undisturbed
-
-    return train_undisturbed(tmp_path_factory.mktemp("runs") / "finished")
-
-
 @pytest.fixture(scope="session")
 def look() -> "Iterator[Look]":
     """Provide one Chromium for all tests of a process."""

@@ -115,7 +115,7 @@ def test_the_report_has_numbers_with_intervals_a_prompt_and_the_next_command() -
 
 
 def test_several_environments_make_a_table_in_text_json_and_markdown(tmp_path: Path) -> None:
-    files = {"json": tmp_path / "check.json", "markdown": tmp_path / "check.md"}
+    files: dict[str, Any] = {"json": tmp_path / "check.json", "markdown": tmp_path / "check.md"}
     table = check([Higher, Price], only=["rules", "end"], **QUICK, **files)
     assert isinstance(table, Table)
     assert [one.env.rpartition(":")[2] for one in table.reports] == ["Higher", "Price"]

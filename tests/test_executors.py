@@ -253,7 +253,8 @@ def test_equal_seeds_and_actions_give_equal_episodes_in_every_executor(executor,
     with InlinePool(gym.make) as pool:
         before = random.getstate(), pickle.dumps(np.random.get_state())
         here = trajectories(pool)
-        assert all(results[2].info["action_cut"] for results in here.values() if len(results) > 2)
+        third = [results[2] for results in here.values() if len(results) > 2]
+        assert all(isinstance(one, StepResult) and one.info["action_cut"] for one in third)
         assert (random.getstate(), pickle.dumps(np.random.get_state())) == before
     random.seed(2)
     np.random.seed(2)

@@ -62,9 +62,9 @@ def test_a_wrong_value_of_gym_spec_is_refused_by_its_name() -> None:
                 GymSpec(Untouched, **{name: value})
             assert name in str(refused.value), (name, value)
     for options in TOGETHER:
-        with pytest.raises((ConfigError, TypeError)) as refused:  # Python refuses names that GymSpec does not have
+        with pytest.raises((ConfigError, TypeError)) as told:  # Python refuses names that GymSpec does not have
             GymSpec(Untouched, **options)
-        assert any(name in str(refused.value) for name in options), options
+        assert any(name in str(told.value) for name in options), options
 
 
 def test_a_wrong_value_of_an_evaluation_is_refused_by_its_name() -> None:

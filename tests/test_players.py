@@ -32,6 +32,7 @@ from gym_trl.players import (
 from gym_trl.rollout import rollout, run
 from gym_trl.setting import Setting
 from gym_trl.testing import ScriptedEngine, save_tiny, tiny_model, tiny_tokenizer
+from gym_trl.types import StepResult
 
 GUESS, KUHN = "TrlEnv/GuessNumber-v0", "TrlEnv/KuhnPoker-v0"
 PLAIN = Setting(GUESS, env_kwargs={"high": 8}, action_format="plain", max_tokens_per_turn=2)
@@ -92,7 +93,9 @@ def test_a_policy_plays_bare_actions_in_any_format(who: Any, format_: str) -> No
 def test_a_raw_policy_writes_its_responses_itself() -> None:
     setting = Setting(GUESS, env_kwargs={"high": 8})
     for text, valid in (("4", False), ("<action>4</action>", True)):
-        [game] = play_all(setting.make, setting.tasks(1), [TextPlayer(text_policy(f"always:{text}"), raw=True)])
+        always = text_policy(f"always:{text}")
+        assert always is not None
+        [game] = play_all(setting.make, setting.tasks(1), [TextPlayer(always, raw=True)])
         assert game.episodes[0].turns[0].action_valid is valid
 
 
@@ -101,7 +104,9 @@ def test_an_episode_of_text_has_no_tokens_and_its_results_are_noted() -> None:
     [episode] = game.episodes
     assert (episode.segments, episode.turns[0].spans) == ([], ())
     assert len(game.here.actions) == len(episode.turns) == len(game.here.results) - 1 == len(game.here.seconds) - 1
-    assert game.here.results[-1].terminated
+    last = game.here.results[-1]
+    assert isinstance(last, StepResult)
+    assert last.terminated
 
 
 def test_the_same_seed_plays_the_same_whatever_is_played_beside_it() -> None:

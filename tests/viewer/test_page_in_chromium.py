@@ -109,6 +109,7 @@ def test_each_token_has_its_text_mask_and_logprob(look: Look, small: str) -> Non
         numbers = re.findall(r"logprob(.+?)probability(.+) %", told)
         assert len(numbers) == mask
         for shown in numbers:
+            assert logprob is not None
             assert [*map(float, shown)] == pytest.approx([logprob, 100 * math.exp(logprob)], rel=0.01, abs=0.001)
 
 
@@ -203,7 +204,7 @@ def evil(pages: Path) -> str:
         episode = played(turns=3, thinking=EVIL, answer=EVIL, observation=EVIL, reward=-1.0)
         about: dict[str, Any] = {"policy": EVIL, "split": EVIL, "step": step, "group": 1, "advantages": [EVIL, 1, -1]}
         texts = [HOSTILE[one % len(HOSTILE)] for one in episode.row.completion_ids]
-        record = record_of(episode, tokens=True, **about, **{EVIL: EVIL, "note": {EVIL: [EVIL]}}, token_texts=texts)
+        record = record_of(episode, tokens=True, **about, token_texts=texts) | {EVIL: EVIL, "note": {EVIL: [EVIL]}}
         record["task"] |= {"env_id": EVIL, "options": {EVIL: EVIL}}
         record["turns"][0]["action"] = EVIL
         append(folder / ROLLOUTS, [record | {"stop_reason": EVIL, "opening": [{"role": EVIL, "content": EVIL}]}] * 2)
