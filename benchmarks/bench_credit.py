@@ -46,7 +46,6 @@ class Game(NamedTuple):
 
 
 MOVES = ("A B", "A C", "B A", "B C", "C A", "C B")
-GUESSES = [str(number) for number in range(1, 9)]
 GAMES = [
     Game("FrozenLake", "FrozenLake-v1", {"is_slippery": False}, 20, 1, lambda e: int(e.s), lambda e: range(4)),
     Game("TowerOfHanoi", "TrlEnv/TowerOfHanoi-v0", {"disks": 2, "start": "tower", "turns": 8}, 8, 1,
@@ -54,7 +53,7 @@ GAMES = [
     Game("TicTacToe", "TrlEnv/TicTacToe-v0", {}, 9, 12,
          lambda e: e.unwrapped.state(), lambda e: e.unwrapped.legal(), False),
     Game("GuessNumber", "TrlEnv/GuessNumber-v0", {"low": 1, "high": 8, "turns": 4}, 4, 8,
-         lambda e: e.state(), lambda e: GUESSES),
+         lambda e: e.state(), lambda e: [str(number) for number in range(1, 9)]),
 ]  # fmt: skip
 """Games; of the last one a part of the state is hidden, the number."""
 
@@ -222,9 +221,8 @@ def compare(model: Model, logits: Array) -> dict[str, dict[str, float]]:
         batch = groups[first : first + BATCH]
         episodes = [one for group in batch for one in group]
         for name, found in gradients.items():
-            if name == "exact":
-                rows: list[Any] = [exact.advantages[one.nodes, one.actions] for one in episodes]
-            else:
+            rows: list[Any] = [exact.advantages[one.nodes, one.actions] for one in episodes]
+            if name != "exact":
                 rows = [row for group in batch for row in ESTIMATORS[name]([one.turns(model) for one in group])]
             found.append(gradient_of(model, policy, episodes, rows))
     return {name: quality(np.stack(found), exact.gradient) for name, found in gradients.items()}

@@ -5,7 +5,7 @@ import gymnasium as gym
 import pytest
 from gymnasium import spaces
 
-from gym_trl.text.discovery import action_names, description, field_names, marks
+from gym_trl.text.discovery import action_names, field_names, marks, published_rules
 
 
 class Moves(enum.IntEnum):
@@ -85,9 +85,8 @@ def test_fields_are_named_only_where_all_of_them_are():
     assert field_names(gym.make("FrozenLake-v1")) == ()
 
 
-def test_an_environment_without_a_docstring_has_no_description():
-    assert description(Bare()) == ""
-    assert description(Described()) == "A game."
+def test_the_docstring_of_an_environment_of_ones_own_is_never_shown():
+    assert published_rules(Bare()) == published_rules(Described()) == ""
 
 
 def test_colours_tell_the_states_of_the_frozen_lake_apart():

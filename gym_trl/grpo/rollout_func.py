@@ -16,7 +16,7 @@ from gym_trl.errors import ConfigError
 from gym_trl.executors.protocol import EnvPool
 from gym_trl.grpo import curriculum
 from gym_trl.grpo.alarms import IN_A_ROW, FailureAlarm, check_openings, check_temperature
-from gym_trl.grpo.credit import Estimator, find_estimator
+from gym_trl.grpo.credit import ESTIMATORS, Estimator, find_estimator
 from gym_trl.grpo.dataset import read_prompt
 from gym_trl.grpo.resampling import other_task, replace_dead_groups
 from gym_trl.grpo.rewards import Outcome
@@ -133,7 +133,7 @@ class RolloutFunc:
     @property
     def by_turn(self) -> bool:
         """Turns have advantages of their own, or those of the seats of a game, which TRL would mix up."""
-        return self.estimator is not find_estimator("episode") or self.seats > 1
+        return self.estimator is not ESTIMATORS["episode"] or self.seats > 1
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
         """Play the tasks of prompts with the trainer's model."""

@@ -11,7 +11,7 @@ from gym_trl.engines.attention_backends import no_cudnn_attention
 from gym_trl.episode import Episode
 from gym_trl.errors import needs
 from gym_trl.grpo.adapters import sync_weights
-from gym_trl.grpo.credit import Turns, advantages, find_estimator
+from gym_trl.grpo.credit import ESTIMATORS, Turns, advantages
 from gym_trl.grpo.rewards import Outcome, metrics
 from gym_trl.grpo.rollout_func import RolloutFunc
 from gym_trl.grpo.segments import rows_of_segments, segment_of, weigh_segments
@@ -152,7 +152,7 @@ class GymGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
                 members.append(Turns.of(one, place // self.num_generations, paid, weight=share))
         everyone: list[Turns] = gather_object(members)
         before = sum(gather_object([len(members)])[: self.accelerator.process_index])
-        estimator = find_estimator("episode") if self.gym_rollout_func is None else self.gym_rollout_func.estimator
+        estimator = ESTIMATORS["episode"] if self.gym_rollout_func is None else self.gym_rollout_func.estimator
         values = advantages(everyone, estimator, self.scale_rewards)
         alive = {member.group for member, row in zip(everyone, values, strict=True) if any(row)}
         groups = {member.group for member in everyone}

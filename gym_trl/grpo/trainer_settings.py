@@ -6,7 +6,7 @@ from typing import Any
 
 from gym_trl.errors import ConfigError
 from gym_trl.grpo.alarms import check_temperature
-from gym_trl.grpo.credit import find_estimator
+from gym_trl.grpo.credit import ESTIMATORS
 from gym_trl.grpo.generation_check import check_generation
 from gym_trl.grpo.rewards import env_reward
 from gym_trl.grpo.rollout_func import RolloutFunc
@@ -58,7 +58,7 @@ def _conflict(args: Any, played: RolloutFunc, named: Mapping[str, Any]) -> str |
     functions = named.get("reward_funcs") or ()
     functions = functions if isinstance(functions, list | tuple) else [functions]
     level, summed = args.importance_sampling_level, args.multi_objective_aggregation == "sum_then_normalize"
-    own = played.estimator is not find_estimator("episode")
+    own = played.estimator is not ESTIMATORS["episode"]
     reasons = (
         (level != "token", f"importance_sampling_level={level!r}, which has one ratio for a row: use 'token'"),
         (args.use_liger_kernel, "use_liger_kernel, which has a loss of its own"),

@@ -29,8 +29,6 @@ class ChatReply(NamedTuple):
     thinking: str
     text: str
     cut: bool
-    prompt_tokens: int | None
-    completion_tokens: int | None
 
 
 def bearer(api_key: str | None) -> dict[str, str]:
@@ -117,11 +115,10 @@ def request(client: Any, method: str, path: str, body: Mapping[str, Any] | None 
 
     address = without_password(str(client.base_url))
     for pause in PAUSES_S:
-        reason = StopReason.CANCELLED
         try:
             response = client.request(method, path, json=body)
         except httpx.TimeoutException as error:
-            reason, problem = StopReason.CANCELLED, f"{address} did not respond in time: {type(error).__name__}"
+            problem = f"{address} did not respond in time: {type(error).__name__}"
         except httpx.HTTPError as error:
             problem = f"{address}: {type(error).__name__}: {error}"
         else:
@@ -129,7 +126,7 @@ def request(client: Any, method: str, path: str, body: Mapping[str, Any] | None 
                 break
             problem = f"{address} returned status {response.status_code}"
         if pause is None:
-            raise ModelStopped(reason, problem)
+            raise ModelStopped(StopReason.CANCELLED, problem)
         time.sleep(pause)
     if not response.is_success:
         said = redact(" ".join(response.text.split()), client.headers.get("Authorization"))[:300]
@@ -152,14 +149,10 @@ def read_reply(answer: Any, client: Any) -> ChatReply:
         message, finish = answer["choices"][0]["message"], answer["choices"][0].get("finish_reason")
         thinking, text = message.get("reasoning_content") or message.get("reasoning"), message.get("content") or ""
         thinking, text = (thinking, text.strip()) if thinking else split_thinking(text)
-        usage = answer.get("usage")
     except (LookupError, TypeError, AttributeError) as error:
         shown = redact(repr(answer), client.headers.get("Authorization"))
         raise ModelStopped(StopReason.CANCELLED, f"the server's response has no message: {shown:.200}") from error
-    counts = usage if isinstance(usage, Mapping) else {}
-    prompt, sampled = counts.get("prompt_tokens"), counts.get("completion_tokens")
-    tokens = (count if isinstance(count, int) else None for count in (prompt, sampled))
-    return ChatReply(str(thinking), text, finish == "length", *tokens)
+    return ChatReply(str(thinking), text, finish == "length")
 
 
 def encodable(text: str) -> str:

@@ -78,19 +78,6 @@ def _items(env: gym.Env[Any, Any], about: str) -> dict[int, str]:
     return items
 
 
-def description(env: gym.Env[Any, Any]) -> str:
-    """Return the first paragraph of the docstring: the rules in a sentence or two.
-
-    >>> description(gym.make("CliffWalking-v1"))
-    'Cliff walking involves crossing a gridworld from start to goal while avoiding falling off a cliff.'
-    """
-    for paragraph in re.split(r"\n\s*\n", _docstring(env.unwrapped)[0]):
-        lines = [line for line in paragraph.splitlines() if not line.lstrip().startswith(("#", ">>>", "..", "|"))]
-        if text := " ".join(" ".join(lines).split()):
-            return text
-    return ""
-
-
 def published_rules(env: gym.Env[Any, Any]) -> str:
     """Return the rules of an environment of Gymnasium or MiniGrid, which its docstring begins with; empty for others.
 
@@ -99,7 +86,12 @@ def published_rules(env: gym.Env[Any, Any]) -> str:
 
     The docstring of any other class may be about its code, so it is never shown to a model.
     """
-    return description(env) if _docstring(env.unwrapped)[1].startswith(_WITH_RULES) else ""
+    text, module = _docstring(env.unwrapped)
+    for paragraph in re.split(r"\n\s*\n", text) if module.startswith(_WITH_RULES) else ():
+        lines = [line for line in paragraph.splitlines() if not line.lstrip().startswith(("#", ">>>", "..", "|"))]
+        if rules := " ".join(" ".join(lines).split()):
+            return rules
+    return ""
 
 
 def _docstring(env: gym.Env[Any, Any]) -> tuple[str, str]:
