@@ -27,8 +27,8 @@ import gym_trl
 env = gym.make("TrlEnv/GuessNumber-v0", high=8, turns=4)
 assert env.reset(seed=1) == ("Guess 1 to 8 in 4 tries.", {})
 assert env.step("6")[:2] == ("Lower.", 0.0)
-rows = gym_trl.evaluate("TrlEnv/Echo-v0", ["solver", "random"], episodes=20, out="eval").rows
-assert {row.policy: row.success.mean for row in rows}["solver"] == 1
+found = gym_trl.evaluate("TrlEnv/Echo-v0", model=["solver", "random"], episodes=20, out="eval")
+assert {one.name: one.mean().mean for one in found.scores}["solver"] == 1
 """
 """Program that plays with nothing installed but the wheel and what it requires."""
 
@@ -86,7 +86,7 @@ def try_wheel(wheel: Path, python: str, *, train: bool = False) -> str:
         subprocess.run([inside / "pip", "install", "--quiet", wanted], check=True, **run)
         subprocess.run([inside / "python", "-W", "error", "-c", TRIAL], check=True, **run)
         if train:
-            small = ["--steps", "1", "--eval-episodes", "16", "--out", "run"]
+            small = ["--steps", "1", "--eval_episodes", "16", "--out", "run"]
             subprocess.run([inside / "gym-trl", "train", "TrlEnv/Echo-v0", *small], check=True, **run)
         listed = subprocess.run([inside / "gym-trl", "list"], check=True, stdout=subprocess.PIPE, **run)
         return str(listed.stdout, "utf-8")
