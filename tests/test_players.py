@@ -409,7 +409,11 @@ def test_a_model_plays_on_the_real_vllm(tiny: Path, tmp_path: Path) -> None:
     program = tmp_path / "play.py"
     program.write_text(
         "import sys\n"
+        "import vllm\n"
+        "from support import vllm_cpu\n"
         "from gym_trl.evaluation import evaluate\n"
+        "make = vllm.LLM\n"
+        "vllm.LLM = lambda model, **given: make(model, **given, **vllm_cpu.ENGINE)\n"
         "evaluate('TrlEnv/GuessNumber-v0', model=sys.argv[1], vllm=True, episodes=12, attempts=2, references=(),\n"
         "         out=sys.argv[2], env_kwargs={'high': 8}, action_format='plain', max_tokens_per_turn=2)\n"
     )
