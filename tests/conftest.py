@@ -67,11 +67,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         elif isinstance(item, pytest.Function) and is_hypothesis_test(item.obj):
             item.add_marker("both")
     items.sort(key=lambda item: item.path.name not in LONG)
-    if "nightly" in config.option.markexpr:
-        return
-    left_out = [item for item in items if item.get_closest_marker("nightly")]
-    items[:] = [item for item in items if item not in left_out]
-    config.hook.pytest_deselected(items=left_out)
 
 
 def pytest_collection_finish() -> None:
