@@ -33,7 +33,9 @@ def can_be_made(env_id: str) -> bool:
 
 TOY = ["FrozenLake-v1", "Taxi-v4", "CliffWalking-v1"]
 FOREIGN = [
-    env_id for env_id in sorted(gym.registry) if not env_id.startswith(("TrlEnv/", "External/")) and can_be_made(env_id)
+    env_id
+    for env_id, spec in sorted(gym.registry.items())
+    if str(spec.entry_point).startswith("gymnasium.") and can_be_made(env_id)
 ]
 assert {*TOY, "Blackjack-v1", "CartPole-v1", "Pendulum-v1"} <= {*FOREIGN}
 
