@@ -189,7 +189,7 @@ class Flag(NamedTuple):
     default: Any
     sentence: str
     group: str = ""
-    """What the docstring of the ``TypedDict`` says."""
+    """Sentence of the docstring of the ``TypedDict``."""
 
     @property
     def kinds(self) -> list[Any]:
@@ -203,7 +203,7 @@ class Flag(NamedTuple):
 
     @property
     def expected(self) -> str:
-        """What its value must be."""
+        """Description of its values."""
         parts = get_args(self.kind) if get_origin(self.kind) in (Union, UnionType) else [self.kind]
         listed = [str(one) for part in parts if get_origin(part) is Literal for one in get_args(part)]
         names = {Mapping: "NAME=VALUE", Sequence: "LIST", int: "INTEGER", float: "NUMBER", Path: "PATH"}

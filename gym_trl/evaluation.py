@@ -32,7 +32,7 @@ _OF_THE_TASK = ("env", "env_kwargs", "turn_limit", "success", "invalid_penalty",
 
 @dataclass(frozen=True)
 class Score:
-    """What a policy has reached.
+    """Score of a policy on the tasks of an evaluation.
 
     Args:
         name: Name of the policy.
@@ -105,7 +105,7 @@ class Evaluation:
 
     scores: Sequence[Score]
     against: str | None = None
-    """Who played the other seats."""
+    """Name of the policy in the other seats."""
     folder: Path | None = None
     """Folder of the records, for ``gym_trl.show``."""
 

@@ -1,4 +1,4 @@
-"""Who plays: policies that read text, models and servers, all of them samplers of ``gym_trl.play``."""
+"""Players: policies that read text, models and servers, all of them samplers of ``gym_trl.play``."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""How an environment is played: what a check, an evaluation and a training agree on, saved beside the weights."""
+"""Settings of play that a check, an evaluation and a training agree on, saved beside the weights."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -30,7 +30,7 @@ _EPISODES, _TURNS = 40, 20  # that are played to find legal actions
 
 
 class Options(TypedDict, total=False):
-    """How an environment is played; what is left out or ``None`` is as it was trained, or the default.
+    """Options of play; what is left out or ``None`` is as it was trained, or the default.
 
     Args:
         env_kwargs: Arguments of the environment.

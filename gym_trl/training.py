@@ -184,7 +184,7 @@ class Chosen:
     """Settings of a training, those that were given and those that follow from the model and the environment."""
 
     kind: Literal["tiny", "adapter", "whole"]
-    """What is trained: the tiny model, an adapter, or all weights of a model."""
+    """Weights that are trained: the tiny model's, an adapter's, or all of a model."""
     steps: int
     groups: int
     num_generations: int
@@ -236,7 +236,7 @@ _TINY_ON: dict[str, dict[str, Any]] = {
         "grpo": {"max_completion_length": 640},
     },
 }
-"""What differs on environments that the tiny model is known to learn."""
+"""Settings that differ on environments that the tiny model is known to learn."""
 _PRETRAINED: dict[str, Any] = {
     "steps": 200,
     "groups": 4,

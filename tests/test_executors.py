@@ -36,6 +36,8 @@ from gym_trl.types import EnvFailure, StepResult, StopReason, Task, UnfinishedRe
 
 elsewhere = pytest.mark.processes
 IN_PROCESSES = [pytest.param("process", marks=elsewhere), pytest.param("ray", marks=[elsewhere, pytest.mark.ray])]
+WAYS = ["exits", "hangs"]
+"""Ends of a worker; of a thread the first would be that of this process."""
 WITH_WORKERS = ["thread", *IN_PROCESSES]
 EVERYWHERE = ["inline", *WITH_WORKERS]
 
@@ -302,12 +304,12 @@ def shown(results: Sequence[Result]) -> list[Any]:
     return [(one.observation, one.reward) if isinstance(one, StepResult) else one.reason for one in results]
 
 
-@pytest.mark.parametrize("way", ["exits", "hangs"])
-@pytest.mark.parametrize("executor", WITH_WORKERS)
+@pytest.mark.parametrize(
+    ("executor", "way"),
+    [("thread", "hangs"), *(pytest.param(*one.values, way, marks=one.marks) for one in IN_PROCESSES for way in WAYS)],
+)
 def test_episodes_of_a_lost_worker_equal_episodes_alone(executor, way, pool_of):
     """Laws 5 and 8."""
-    if (executor, way) == ("thread", "exits"):
-        pytest.skip("it would end this process")
     fails = {3: {way: 4}, 17: {way: 2}}
     with InlinePool(lambda _: Walk()) as pool:
         alone = play(pool, walks({}))

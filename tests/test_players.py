@@ -2,7 +2,6 @@
 
 import json
 import time
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -220,7 +219,8 @@ def test_temperature_0_takes_the_most_probable_token() -> None:
 
 
 def test_an_adapter_is_merged_to_play_and_apart_to_be_trained_further(tiny: Path, tmp_path: Path) -> None:
-    peft = pytest.importorskip("peft")
+    import peft
+
     model, _ = load_model(tiny, dtype="float32")
     adapted = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"]))
     with torch.no_grad(), torch.random.fork_rng():
@@ -404,7 +404,6 @@ def test_a_server_that_is_not_there_is_said_before_anything_is_played(monkeypatc
 
 @pytest.mark.vllm
 @pytest.mark.processes
-@pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: make test-full does it on Linux")
 def test_a_model_plays_on_the_real_vllm(tiny: Path, tmp_path: Path) -> None:
     program = tmp_path / "play.py"
     program.write_text(

@@ -1,6 +1,5 @@
 """``train`` with ``vllm=``: the real vLLM where it can be, and the double of its server."""
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ pytestmark = [
     pytest.mark.vllm,
     pytest.mark.trl,
     pytest.mark.processes,
-    pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: make test-full does it on Linux"),
 ]
 
 

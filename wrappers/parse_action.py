@@ -135,11 +135,3 @@ def action_writer(env: gym.Env[Any, Any]) -> Callable[[str], str]:
     """
     reader = layer_of(env, ParseAction)
     return str if reader is None else reader.write_action
-
-
-def action_finder(env: gym.Env[Any, Any]) -> Callable[[str], str | None]:
-    """Return the function from a response to the action in it: that of the outermost ``ParseAction``, if any."""
-    reader = layer_of(env, ParseAction)
-    if reader is not None:
-        return reader.find_action
-    return lambda response: None if isinstance(response, UnfinishedResponse) else response

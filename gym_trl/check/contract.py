@@ -32,7 +32,7 @@ STRANGE = ("", "x" * 1_000_000, "\x00", "\ud800", "\u202e{}\\n<action>")
 
 
 class Finding(NamedTuple):
-    """What a check has found, and what helps."""
+    """Result of a check: a fault or a doubt, and what helps."""
 
     verdict: str
     """``error``: what is trained is wrong; ``warning``: a training runs, and may learn less, or something else."""

@@ -1,4 +1,4 @@
-"""What the checks look at: an environment as a training steps it, and the games of a few policies, each played once."""
+"""Evidence for the checks: an environment as a training steps it, and games of a few policies, each played once."""
 
 import math
 import statistics
@@ -109,7 +109,7 @@ class Evidence:
 
     @cached_property
     def setting(self) -> Setting:
-        """How it is played: all seats, if there are several that nothing else plays."""
+        """Setting of the games: all seats are played, if there are several that nothing else plays."""
         env = self.bare()
         try:
             return replace(self._setting, seats="self") if plays_all_seats(env) else self._setting

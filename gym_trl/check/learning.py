@@ -172,7 +172,7 @@ def blind(it: Evidence) -> Iterator[Finding]:
 
 @dataclass(frozen=True)
 class Model:
-    """What a model has done in groups of attempts at a task."""
+    """Games of a model, in groups of attempts at a task."""
 
     games: Sequence[Game]
     prompt: str

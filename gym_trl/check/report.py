@@ -1,4 +1,4 @@
-"""What a check says: findings, and the numbers that users ask for, as text, JSON and Markdown."""
+"""Reports of checks: findings, and the numbers that users ask for, as text, JSON and Markdown."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from gym_trl.check.contract import Finding
 
 @dataclass
 class Report:
-    """What a check has found, and the numbers that users ask for."""
+    """Findings about an environment, and the numbers that users ask for."""
 
     env: str
     findings: list[Finding] = field(default_factory=list)
@@ -19,7 +19,7 @@ class Report:
     numbers: dict[str, Any] = field(default_factory=dict)
     """Scores of who played, each with its interval, and sizes."""
     prompt: str = ""
-    """What the model reads first."""
+    """First prompt of the model."""
     next: str = ""
     """Command to run next."""
     seconds: float = 0.0

@@ -85,9 +85,3 @@ class ByteChat:
 
     def _message(self, message: Message) -> TokenIds:
         return [self._MARKS[message.role], *message.content.encode("utf-8", "surrogatepass"), self._MARKS["end"]]
-
-
-def expect(kept: object, promise: str) -> None:
-    """Raise ``AssertionError`` with ``promise`` unless it is kept."""
-    if not kept:
-        raise AssertionError(promise)

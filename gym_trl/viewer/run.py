@@ -1,4 +1,4 @@
-"""What the page has of a run: a row of columns for each episode, its record and tokens, scores and metrics.
+"""Data of a run for its page: a row of columns for each episode, its record and tokens, scores and metrics.
 
 The page uses the names of ``COLUMNS``, of ``Run.index``, and of the fields of a record (``docs/records.md``).
 """
