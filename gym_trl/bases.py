@@ -16,11 +16,11 @@ CLOSE_S = 5.0
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine, also in a notebook, where the thread has a running loop; Ctrl-C ends it there, too."""
-    runner = asyncio.Runner()
+    loop = asyncio.new_event_loop()
 
     def in_own_loop() -> T:
-        with runner:  # whose own run would let Ctrl-C wait until a policy or a step returns
-            return runner.get_loop().run_until_complete(coroutine)
+        with asyncio.Runner(loop_factory=lambda: loop):  # its own run would let Ctrl-C wait until a step returns
+            return loop.run_until_complete(coroutine)
 
     try:
         asyncio.get_running_loop()
@@ -36,14 +36,12 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
             result.set_exception(error)
 
     thread = Thread(target=settle, name="gym-trl run", daemon=True)  # the program may end before it
-    thread.start()
     try:
+        thread.start()  # an interrupt may come before it returns
         return result.result()
     except BaseException:
-        if thread.is_alive():
-            with suppress(RuntimeError):  # it has just ended
-                loop = runner.get_loop()
-                loop.call_soon_threadsafe(lambda: [task.cancel() for task in asyncio.all_tasks(loop)])
+        with suppress(RuntimeError):  # the loop is closed: the thread has ended
+            loop.call_soon_threadsafe(lambda: [task.cancel() for task in asyncio.all_tasks(loop)])
             thread.join(CLOSE_S)
         raise
 
