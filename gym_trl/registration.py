@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext, redirect_stdout
 from difflib import get_close_matches
 from functools import cache, partial
-from inspect import Parameter, isabstract, isclass, isfunction, signature, unwrap
+from inspect import Parameter, isabstract, isclass, signature
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -62,9 +62,6 @@ EnvMaker: TypeAlias = Callable[..., gym.Env[Any, Any]]
 EnvSource: TypeAlias = str | EnvMaker
 """An id, a place such as ``"file.py:Class"``, an environment's class, or a function that makes one."""
 
-_UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
-_LACKING = re.compile(r"missing \d+ required [\w -]*arguments?: ((?:'\w+'(?:, and |, | and )?)+)")
-
 
 def register_envs() -> None:
     """Register this library's environments with Gymnasium."""
@@ -99,10 +96,8 @@ def load_plugins() -> frozenset[str]:
         ids = nullcontext() if plugin.name == "__root__" else namespace(plugin.name)
         with ids, redirect_stdout(sys.stderr):
             try:  # inside of the namespace, which an exception would leave in place
-                with warnings.catch_warnings():
-                    warnings.simplefilter(
-                        "ignore"
-                    )  # Gymnasium's about ids that the package's import registered as well
+                with warnings.catch_warnings():  # about ids that the package's import registered as well
+                    warnings.simplefilter("ignore")
                     plugin.load()()
             except BaseException as error:  # a package can raise anything
                 raise_interrupt(error)
@@ -144,17 +139,56 @@ def find_maker(env: EnvSource) -> EnvMaker:
 
     >>> find_maker("TrlEnv/Echo-v0")(turns=2)
     <OrderEnforcing<PassiveEnvChecker<Echo<TrlEnv/Echo-v0>>>>
+    >>> type(find_maker("gym_trl.envs.echo:Echo")(turns=2)).__name__
+    'Echo'
+
+    ``"my_games:Chess-v0"`` imports the module ``my_games``, which registers the id; ``"my_games.chess:Chess"`` is a
+    class or function in a module; ``"chess.py:Chess"`` is one in a file, and ``"chess.py"`` the only environment in the
+    file. Modules in the working directory are found.
 
     Raises:
-        ConfigError: there is no such id, module, file or class; the message names similar ones.
+        ConfigError: there is no such id, module, file or class, or importing it raised; the message names similar ones.
     """
     if not isinstance(env, str):
         env_name(env)
         return env
     if env.rpartition(":")[2] in gym.registry:
-        return partial(gym.make, env)  # keeps Gymnasium's checks, and its import of module:id
-    maker = env_maker(env)
-    return partial(gym.make, env) if env.rpartition(":")[2] in gym.registry else maker
+        return partial(gym.make, env)  # which imports the module of module:id
+    module_name, colon, attribute = (env, ":", "") if env.endswith(".py") else env.rpartition(":")
+    if not colon:
+        if not is_registered(env):
+            raise ConfigError(unknown_id(env))
+        return partial(gym.make, env)
+    before = set(gym.registry)
+    from pathlib import Path  # only here: every import of gym_trl imports this module
+
+    module = _file(Path(module_name)) if module_name.endswith(".py") else _module(module_name, Path.cwd())
+    classes = [
+        name
+        for name, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, gym.Env) and value.__module__ == module.__name__
+        if not (isabstract(value) or name.startswith("_"))
+    ]
+    if not attribute:
+        found = [*sorted(set(gym.registry) - before), *classes]
+        if len(found) != 1:
+            places = f"several environments; name one: {' or '.join(f'{env}:{one}' for one in found)}"
+            raise ConfigError(f"{env} has {places if found else 'no subclass of gymnasium.Env'}")
+        [attribute] = found
+    if attribute in gym.registry:
+        return partial(gym.make, gym.registry[attribute])
+    made: Any = module
+    for part in attribute.split("."):
+        made = getattr(made, part, None)
+    if callable(made):
+        maker: EnvMaker = made
+        return maker
+    if "-v" in attribute or "/" in attribute:
+        raise ConfigError(unknown_id(env))
+    raise ConfigError(
+        f"{module_name} has nothing called {attribute!r} that makes an environment; its classes: "
+        f"{', '.join(classes) or 'none'}"
+    )
 
 
 def make_env(env: EnvSource, /, **kwargs: Any) -> gym.Env[Any, Any]:
@@ -183,16 +217,14 @@ def make_env(env: EnvSource, /, **kwargs: Any) -> gym.Env[Any, Any]:
 
 def cannot_make(name: str, maker: EnvMaker, kwargs: Mapping[str, Any], error: BaseException) -> ConfigError:
     """Return the error for an environment that cannot be made with these arguments, with similar argument names."""
-    parameters = env_parameters(maker)
-    of_call = safe_str(error) if isinstance(error, TypeError) else ""
-    unexpected, lacking = _UNEXPECTED.search(of_call), _LACKING.search(of_call)
-    if unexpected and unexpected[1] in kwargs:
-        near = did_you_mean(unexpected[1], parameters) or f"; it has {', '.join(parameters) or 'none'}"
-        return ConfigError(f"{name} has no argument {unexpected[1]!r}{near}")
-    if lacking and set(needed := re.findall(r"\w+(?=')", lacking[1])) <= parameters.keys():
-        return ConfigError(f"{name} needs an argument in env_kwargs: {', '.join(needed)}")
-    if isinstance(error, TypeError) and kwargs and not parameters:
-        return ConfigError(f"{name} takes no arguments, got {', '.join(kwargs)}")
+    if isinstance(error, TypeError):
+        parameters, said = env_parameters(maker), safe_str(error)
+        if unknown := [one for one in kwargs if f"unexpected keyword argument {one!r}" in said]:
+            near = did_you_mean(unknown[0], parameters) or f"; it has {', '.join(parameters) or 'none'}"
+            return ConfigError(f"{name} has no argument {unknown[0]!r}{near}")
+        lacking = [one for one, parameter in parameters.items() if parameter.default is parameter.empty]
+        if needed := [one for one in lacking if one not in kwargs and repr(one) in said]:
+            return ConfigError(f"{name} needs an argument in env_kwargs: {', '.join(needed)}")
     reason = safe_str(error) if isinstance(error, gym.error.Error) else described(error)
     return ConfigError(f"cannot make {name}{f' with {dict(kwargs)}' if kwargs else ''}: {reason}")
 
@@ -273,71 +305,6 @@ def is_ours(env_id: str) -> bool:
     return env_id.startswith("TrlEnv/")
 
 
-def env_maker(name: str) -> EnvMaker:
-    """Return a function that makes the environment of this name, without Gymnasium's own checks, which hide errors.
-
-    >>> env_maker("TrlEnv/Echo-v0")(turns=2)
-    <OrderEnforcing<Echo<TrlEnv/Echo-v0>>>
-    >>> type(env_maker("gym_trl.envs.echo:Echo")(turns=2)).__name__
-    'Echo'
-
-    ``"my_games:Chess-v0"`` imports the module ``my_games``, which registers the id; ``"my_games.chess:Chess"`` is a
-    class or function in a module; ``"chess.py:Chess"`` is one in a file, and ``"chess.py"`` the only environment in the
-    file. Modules in the working directory are found. The result takes the environment's arguments and can be sent to
-    another process.
-
-    Raises:
-        ConfigError: there is no such id or module, it contains no such environment, or importing it raised.
-    """
-    module_name, colon, attribute = name.rpartition(":")
-    if name.endswith(".py"):
-        module_name, colon, attribute = name, ":", ""
-    if not colon:
-        if not is_registered(name):
-            raise ConfigError(unknown_id(name))
-        return _registered(name)
-    before = set(gym.registry)
-    from pathlib import Path  # only here: every import of gym_trl imports this module
-
-    module = _file(Path(module_name)) if module_name.endswith(".py") else _module(module_name, Path.cwd())
-    if not attribute:
-        return _only_one(module, sorted(set(gym.registry) - before), name)
-    if attribute in gym.registry:
-        return _registered(attribute)
-    made: Any = module
-    for part in attribute.split("."):
-        made = getattr(made, part, None)
-    if made is not None:
-        return _checked(made, module, name)
-    if "-v" in attribute or "/" in attribute:
-        raise ConfigError(unknown_id(name))
-    classes = ", ".join(_classes(module)) or "none"
-    raise ConfigError(
-        f"{module_name} has nothing called {attribute!r} that makes an environment; its classes: {classes}"
-    )
-
-
-def _checked(made: Any, module: ModuleType, name: str) -> EnvMaker:
-    """Return what was found in a module, which must make environments: ``os:system`` would not.
-
-    Raises:
-        ConfigError: It is neither a subclass of ``gymnasium.Env`` nor a function of that module or its package.
-    """
-    function = made
-    while isinstance(function, partial):
-        function = function.func
-    function = unwrap(getattr(function, "__func__", function))  # of a method
-    package, _, _ = module.__name__.partition(".")  # which may define it in another of its modules
-    defined = isfunction(function) and function.__module__.partition(".")[0] == package
-    if defined or (isinstance(function, type) and issubclass(function, gym.Env)):
-        maker: EnvMaker = made
-        return maker
-    raise ConfigError(
-        f"{name} is no environment: after the colon goes a subclass of gymnasium.Env, or a function that {package} "
-        f"defines and that makes one; got {made!r:.100}"
-    )
-
-
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a question with similar names, to be appended to a message; empty if there are none.
 
@@ -346,11 +313,6 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     near = " or ".join(repr(match) for match in get_close_matches(name, list(known), n=3))
     return f"; did you mean {near}?" if near else ""
-
-
-def _registered(env_id: str) -> EnvMaker:
-    # The spec is sent to processes that have not registered it. Gymnasium's own checks would hide errors.
-    return partial(gym.make, gym.registry[env_id], disable_env_checker=True)
 
 
 def _module(name: str, folder: "Path") -> ModuleType:
@@ -375,28 +337,3 @@ def _file(path: "Path") -> ModuleType:
     if module.__file__ is None or type(path)(module.__file__).resolve() != path.resolve():
         raise ConfigError(f"{path} cannot be imported: another module is called {path.stem!r} ({module.__file__})")
     return module
-
-
-def _classes(module: ModuleType, *, abstract: bool = False) -> list[str]:
-    """Return the names of the environments defined in a module."""
-    return [
-        name
-        for name, value in vars(module).items()
-        if isinstance(value, type) and issubclass(value, gym.Env) and value.__module__ == module.__name__
-        if isabstract(value) == abstract and not name.startswith("_")
-    ]
-
-
-def _only_one(module: ModuleType, registered: list[str], name: str) -> EnvMaker:
-    classes = _classes(module)
-    if len(registered) == 1:
-        return _registered(registered[0])
-    if len(classes) == 1:
-        made: EnvMaker = getattr(module, classes[0])
-        return made
-    if places := [f"{name}:{one}" for one in (*registered, *classes)]:
-        raise ConfigError(f"{name} has several environments; name one: {' or '.join(places)}")
-    for one in _classes(module, abstract=True):
-        missing = ", ".join(sorted(getattr(module, one).__abstractmethods__))
-        raise ConfigError(f"{name} has no environment that can be made: {one} lacks {missing}")
-    raise ConfigError(f"{name} has no subclass of gymnasium.Env")

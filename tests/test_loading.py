@@ -11,11 +11,12 @@ from gym_trl.envs.echo import Echo
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation import evaluate
 from gym_trl.grpo.spec import GymSpec
-from gym_trl.registration import env_maker, env_name, make_env
+from gym_trl.registration import env_name, find_maker, make_env
 
 MODULE = """
 import gymnasium as gym
 class First(gym.Env):
+    observation_space = action_space = gym.spaces.Discrete(2)
     def __init__(self, size=1):
         self.size = size
 class Second(First):
@@ -43,7 +44,7 @@ def write(folder: Path, name: str, text: str = MODULE) -> None:
 def test_a_name_may_be_of_a_class_a_function_or_an_id_in_a_module_or_file(folder: Path, name: str) -> None:
     module = f"loaded_{abs(hash(name)) % 10**6}"
     write(folder, module)
-    maker = env_maker(name.replace("{}", module))
+    maker = find_maker(name.replace("{}", module))
     assert maker(size=3).unwrapped.size == 3  # type: ignore[attr-defined]
 
 
@@ -68,7 +69,7 @@ def test_what_makes_no_environment_is_refused_with_what_there_is(folder: Path, n
     for module, text in (("empty", ""), ("json", ""), ("broken", "1 / 0"), ("wanting", "import not_to_be_had")):
         write(folder, module, text)
     with pytest.raises(ConfigError) as caught:
-        env_maker(name)
+        find_maker(name)
     assert said in str(caught.value)
 
 
