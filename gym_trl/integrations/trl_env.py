@@ -13,14 +13,13 @@ from typing import Any, Protocol, TypeAlias
 from gym_trl.encoder import Encoder
 from gym_trl.engines.protocol import Engine
 from gym_trl.envs.external.adapter import Adapter, Played
-from gym_trl.episode import Episode
 from gym_trl.errors import ChatTemplateError
 from gym_trl.executors.inline import InlinePool
 from gym_trl.grpo.dataset import read_prompt
-from gym_trl.grpo.rollout_func import Rollout, RolloutFunc
+from gym_trl.grpo.rollout_func import RolloutFunc
 from gym_trl.rollout import Limits, rollout, run
 from gym_trl.seeding import derive_seed
-from gym_trl.types import Answer, Completion, Logprobs, Message, Request, Task, TokenIds
+from gym_trl.types import Answer, Logprobs, Message, Task, TokenIds
 
 Action: TypeAlias = str
 Delta: TypeAlias = str
@@ -274,22 +273,6 @@ class RolloutState:
     error: str | None = None
 
 
-class Model(Protocol):
-    """Protocol of the models of ``batch_rollout``."""
-
-    def tokenizer_encode(self, input_text: str) -> TokenIds:
-        """Return the ids of a text."""
-        ...
-
-    def tokenizer_decode(self, completion_ids: TokenIds) -> str:
-        """Return the text of ids."""
-        ...
-
-    def model_batch_generate(self, input_ids_list: list[TokenIds]) -> tuple[list[TokenIds], list[Logprobs]]:
-        """Generate one response to each prompt; return their ids and logprobs."""
-        ...
-
-
 class TransformerModel:
     """Transformers model with its tokenizer, for ``batch_rollout``.
 
@@ -319,50 +302,13 @@ class TransformerModel:
         )
 
 
-class _ModelEngine(Engine):
-    """Engine of a ``Model``, which generates whole responses and decides itself where they stop."""
-
-    def __init__(self, model: Model) -> None:
-        self._model = model
-        self._pending: list[Request] = []
-
-    def submit(self, request: Request) -> None:
-        self._pending.append(request)
-
-    def collect(self, *, block: bool) -> list[Completion]:
-        requests, self._pending = self._pending, []
-        if not requests:
-            return []
-        sampled = self._model.model_batch_generate([request.prompt_ids for request in requests])
-        return [
-            Completion(request.id, list(ids)[: request.max_tokens], list(logprobs)[: request.max_tokens])
-            for request, ids, logprobs in zip(requests, *sampled, strict=True)
-        ]
-
-    def cancel(self, request_id: str) -> None:
-        self._pending = [request for request in self._pending if request.id != request_id]
-
-
-class _ModelTokenizer:
-    """Tokenizer of a ``Model``, of whose control tokens nothing is known."""
-
-    eos_token = bos_token = unk_token = unk_token_id = None
-    added_tokens_decoder: Mapping[int, Any] = {}
-    all_special_tokens: Sequence[str] = ()
-
-    def __init__(self, model: Model) -> None:
-        self.encode = lambda text, **_: model.tokenizer_encode(text)
-        self.decode = lambda ids, **_: model.tokenizer_decode(ids)
-
-
 def batch_rollout(
-    model: Model | TransformerModel,
+    model: TransformerModel,
     processor: Processor,
     env_factory: EnvFactory,
     system_prompt: str,
     max_conversation_length: int,
     seed_list: Sequence[Seed],
-    log: Callable[[str], Any] | None = None,
 ) -> list[RolloutState]:
     """Play one episode for each seed, and return their tokens in the order of the seeds.
 
@@ -376,40 +322,24 @@ def batch_rollout(
     of the model and never exceeds ``max_conversation_length`` tokens.
 
     Args:
-        model: ``TransformerModel``, or any object with the methods of a ``Model``.
+        model: Model with its tokenizer; a subclass may have another ``engine``.
         processor: Processor that marks up text.
         env_factory: Function that makes environments, which are reused.
         system_prompt: First message.
         max_conversation_length: Maximum tokens of prompt and completion together.
         seed_list: One seed per episode.
-        log: Called with lines of text.
     """
-    engine: Engine
-    if isinstance(model, TransformerModel):
-        chat, most = ProcessorChat(processor, model.tokenizer), model.max_new_tokens
-        engine = model.engine(chat)
-    else:
-        chat, most = ProcessorChat(processor, _ModelTokenizer(model)), None
-        engine = _ModelEngine(model)
-
-    def tell(index: int, seats: list[Episode]) -> None:
-        if log is not None:
-            names = {"assistant": f"agent_{index}", "user": f"user_{index}", "system": "system"}
-            for message in seats[0].messages:
-                log(f"{names[message.role]}>\t{message.content}\n")
-            log(f"log_{index}>\t{seats[0].stop_reason}, reward: {seats[0].episode_return}\n")
-
+    chat = ProcessorChat(processor, model.tokenizer)
     with InlinePool(lambda _: GymFromEnv(env_factory)) as pool:
         played = run(
             rollout(
                 [_task(seed) for seed in seed_list],
                 pool=pool,
-                engine=engine,
+                engine=model.engine(chat),
                 chat=chat,
                 seeds=[derive_seed("trl-env", seed, index) for index, seed in enumerate(seed_list)],
                 preambles=[[Message("system", system_prompt)] for _ in seed_list],
-                limits=Limits(most, None, max_conversation_length),
-                on_finish=tell,
+                limits=Limits(model.max_new_tokens, None, max_conversation_length),
             )
         )
     rows = [(episode.row, episode) for [episode] in played]
@@ -451,7 +381,6 @@ def make_rollout_func(
     max_conversation_length: int | None = None,
     *,
     max_tokens_per_turn: int | None = None,
-    on_rollout: Callable[[Rollout], None] | None = None,
 ) -> Callable[[list[Any], Any], dict[str, Any]]:
     """Return a ``rollout_func`` for ``GRPOTrainer`` that plays each prompt as the seed of an episode.
 
@@ -467,7 +396,6 @@ def make_rollout_func(
         max_conversation_length: Maximum tokens of prompt and completion together; the trainer's
             ``max_completion_length`` bounds the completion.
         max_tokens_per_turn: Maximum tokens of a response.
-        on_rollout: Callback that receives every finished rollout.
     """
     pool = InlinePool(lambda _: GymFromEnv(env_factory))
     play = RolloutFunc(
@@ -475,7 +403,6 @@ def make_rollout_func(
         chat=ProcessorChat(processor, tokenizer),
         max_tokens_per_turn=max_tokens_per_turn,
         max_context=max_conversation_length,
-        on_rollout=on_rollout,
     )
     weakref.finalize(play, pool.close)
 

@@ -23,6 +23,7 @@ from support.free_port import free_port
 from trl import GRPOConfig, GRPOTrainer
 
 import gym_trl.integrations.trl_env as ours
+from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.integrations.legacy_rollout import legacy_rollout_func
 from gym_trl.integrations.trl_env import (
     Action,
@@ -36,6 +37,7 @@ from gym_trl.integrations.trl_env import (
     make_rollout_func,
 )
 from gym_trl.testing import tiny_model, tiny_tokenizer
+from gym_trl.types import Completion
 
 torch.set_num_threads(1)
 
@@ -256,11 +258,11 @@ def real_trl_env(folder):
     return {"preset": preset, "played": [{name: getattr(one, name) for name in names} for one in (other, mine)]}
 
 
-class Bisecting:
+class Bisecting(ours.TransformerModel):
     """Decoder of trl-env, and model of ours, that guesses without one."""
 
     def __init__(self, tokenizer):
-        self.tokenizer = tokenizer
+        self.tokenizer, self.max_new_tokens = tokenizer, 9
 
     def generate(self, input_ids):
         low, high = 1, 9
@@ -270,15 +272,11 @@ class Bisecting:
         ids = self.tokenizer.encode(f"{(low + high) // 2}<|end|>")
         return ids, [-0.5] * len(ids)
 
-    def tokenizer_encode(self, text):
-        return self.tokenizer.encode(text)
+    def engine(self, chat):
+        def answer(request):
+            return Completion(request.id, *self.generate(request.prompt_ids))
 
-    def tokenizer_decode(self, ids):
-        return self.tokenizer.decode(ids)
-
-    def model_batch_generate(self, rows):
-        sampled, logprobs = zip(*map(self.generate, rows), strict=True)
-        return list(sampled), list(logprobs)
+        return ScriptedEngine(answer)
 
 
 if __name__ == "__main__":
