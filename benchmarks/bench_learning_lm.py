@@ -110,7 +110,7 @@ def turn_by_turn(spec: Any) -> Any:
     prompts and the responses of the turns are appended each to its own list.
     """
     from gym_trl.episode import Episode
-    from gym_trl.executors.step import take_reset, take_step
+    from gym_trl.executors.inline import EnvHost
     from gym_trl.types import Task
 
     def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, Any]:
@@ -118,9 +118,9 @@ def turn_by_turn(spec: Any) -> Any:
         # TRL's own limit is that of the completion: without this each turn could use all of it.
         trainer.generation_config.max_new_tokens = spec.options["max_tokens_per_turn"]
         episodes = [Episode(Task.from_json(prompt[-1]["task"])) for prompt in prompts]
-        envs = [spec.make(episode.task.env_id) for episode in episodes]
-        for env, episode in zip(envs, episodes, strict=True):
-            episode.begin(take_reset(env, episode.task))
+        host = EnvHost(spec.make)
+        for row, episode in enumerate(episodes):
+            episode.begin(host.execute(str(row), episode.task))
         ids: dict[str, list[list[int]]] = {name: [[] for _ in prompts] for name in ("prompt_ids", "completion_ids")}
         while alive := [row for row, episode in enumerate(episodes) if episode.stop_reason is None]:
             talks = [[message.as_dict() for message in episodes[row].messages] for row in alive]
@@ -131,9 +131,8 @@ def turn_by_turn(spec: Any) -> Any:
                 ids["completion_ids"][row].extend(said)
                 text = tokenizer.decode(said, skip_special_tokens=True)
                 episodes[row].answer(text)
-                episodes[row].step(take_step(envs[row], text))
-        for env in envs:
-            env.close()
+                episodes[row].step(host.execute(str(row), text))
+        host.close()
         return {**ids, "episode": episodes, "logprobs": None}  # TRL computes them, as after its own generation
 
     return rollout_func

@@ -16,7 +16,7 @@ import gymnasium as gym
 import numpy as np
 
 from gym_trl.errors import ConfigError, GymTRLError, failures_ignored, raise_interrupt, refused, stops_a_rollout
-from gym_trl.executors.make import EXECUTORS, ExecutorConfig, make_pool, most_capable
+from gym_trl.executors.make import EXECUTORS, ExecutorConfig, make_pool
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env
 from gym_trl.options import Envs, ExecutorName, Function, check_options
@@ -168,7 +168,7 @@ class EnvSpec:
                         )
                     choices.add(preferred)
         if stepping.executor is None:
-            executor = most_capable(choices)
+            executor = max(choices, key=list(EXECUTORS).index)  # which meets the needs of all
             if stepping.options and executor == "inline":
                 executor = "process"  # inline stepping supports none of them
             stepping = replace(stepping, executor=executor)

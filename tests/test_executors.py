@@ -454,7 +454,6 @@ class Obedient(gym.Env[str, str]):
                     own: np.longdouble(0.5),
                     "to": {"a": [own, (StopReason.ENDED, np.int64(2))]},
                 }
-                info |= {"complex": np.clongdouble(1)}
                 return own, 0.0, False, False, info
         return str(os.getpid()), 1.5, False, False, info
 

@@ -11,10 +11,10 @@ from support.games import IDS, SEATS, game_class
 
 from gym_trl.errors import ConfigError
 from gym_trl.executors import InlinePool
-from gym_trl.executors.step import take_step as take
+from gym_trl.executors.step import take_step
 from gym_trl.rollout import Episode, Limits, rollout, run
 from gym_trl.testing import ByteChat, ScriptedEngine
-from gym_trl.types import StepResult, StopReason, Task
+from gym_trl.types import StopReason, Task
 from gym_trl.wrappers import (
     InvalidActionPenalty,
     Opponent,
@@ -50,12 +50,6 @@ WRAPPERS: dict[str, Any] = {
     "limited": lambda env: TurnLimit(StepPenalty(env, penalty=0.1), 30),
     "limited_shaping": lambda env: StepPenalty(TurnLimit(PotentialShaping(env, progress), 9), penalty=0.1),
 }
-
-
-def take_step(env, action):
-    reply = take(env, action)
-    assert isinstance(reply, StepResult)
-    return reply
 
 
 class Crash(gym.Wrapper):

@@ -5,7 +5,7 @@ from collections import defaultdict
 from gym_trl.errors import raise_interrupt
 from gym_trl.executors.protocol import EnvFactory, EnvPool, Result, TextEnvironment
 from gym_trl.executors.step import begin, close_env, failed, take_step
-from gym_trl.types import EnvFailure, Task
+from gym_trl.types import Task
 
 
 class EnvHost:
@@ -33,20 +33,17 @@ class EnvHost:
         """Reset or step the environment of an episode; what it raises is a failure, an interrupt is raised."""
         try:
             if isinstance(work, str):
-                result = take_step(self.env(key), work)
-            else:
-                self.release(key)
-                free = self._free[work.env_id]
-                env = free.pop() if free else self._make(work.env_id)
-                self._playing[key] = work.env_id, env
-                result = begin(env, work)
+                return take_step(self.env(key), work)
+            self.release(key)
+            free = self._free[work.env_id]
+            env = free.pop() if free else self._make(work.env_id)
+            self._playing[key] = work.env_id, env
+            return begin(env, work)
         except BaseException as error:
-            self._drop(key)
+            if key in self._playing:
+                close_env(self._playing.pop(key)[1], broken=True)
             raise_interrupt(error)
             return failed(work, error)
-        if isinstance(result, EnvFailure):
-            self._drop(key)
-        return result
 
     def env(self, key: str) -> TextEnvironment:
         """Return the environment of an episode."""
@@ -68,10 +65,6 @@ class EnvHost:
         self._free.clear()
         for env in envs:
             close_env(env)
-
-    def _drop(self, key: str) -> None:
-        if key in self._playing:
-            close_env(self._playing.pop(key)[1], broken=True)
 
 
 class InlinePool(EnvPool):

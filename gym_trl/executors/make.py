@@ -1,6 +1,5 @@
 """Executors by name, their options, and the pools that they make."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -26,8 +25,8 @@ EXECUTORS: dict[ExecutorName, Any] = {
 class ExecutorConfig:
     """Executor and its options; ``None`` is the executor's default.
 
-    >>> ExecutorConfig("thread", workers=4).kind.processes
-    False
+    >>> ExecutorConfig("thread", workers=4).options
+    {'workers': 4}
     >>> ExecutorConfig("fork")
     Traceback (most recent call last):
         ...
@@ -48,11 +47,6 @@ class ExecutorConfig:
         object.__setattr__(self, "executor", check_options(vars(self))["executor"])
 
     @property
-    def kind(self) -> Any:
-        """Class of the pool of a named executor; ``None`` for a function that makes one."""
-        return EXECUTORS[self.executor] if isinstance(self.executor, str) else None
-
-    @property
     def options(self) -> dict[str, Any]:
         """Options that are not ``None``."""
         return {name: value for name, value in vars(self).items() if name != "executor" and value is not None}
@@ -71,11 +65,6 @@ def make_pool(make: EnvFactory, config: ExecutorConfig | None = None, **options:
             ``"inline"``: nothing could keep it.
     """
     config = config or ExecutorConfig(**options)
-    pool: Any = config.kind or config.executor
+    pool: Any = EXECUTORS[config.executor] if isinstance(config.executor, str) else config.executor
     made: EnvPool = pool(make, **config.options)
     return made
-
-
-def most_capable(names: Iterable[ExecutorName]) -> ExecutorName:
-    """Return the one of these executors that meets the needs of all."""
-    return max(names, key=list(EXECUTORS).index)

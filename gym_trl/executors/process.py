@@ -109,9 +109,13 @@ class PythonProcess:
         paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
         # Without -P, Python would look first in the working directory, also for gym_trl itself.
         command = [sys.executable, "-P", "-c", f"from {__name__} import serve; serve({theirs.fileno()})"]
-        environment = {**os.environ, "PYTHONPATH": paths}
         popen = subprocess.Popen(  # noqa: S603 -- our own command
-            command, pass_fds=[theirs.fileno()], env=environment, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=2,
+            pass_fds=[theirs.fileno()],
+            env={**os.environ, "PYTHONPATH": paths},
+            start_new_session=True,
         )
         theirs.close()
         self._pipe = Connection(ours.detach())
@@ -138,8 +142,6 @@ def serve(descriptor: int) -> None:
     os.set_inheritable(descriptor, False)
     pipe = Connection(descriptor)
     os.register_at_fork(after_in_child=pipe.close)  # in a fork it would hide the end of this process
-    os.dup2(2, 1)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     with suppress(EOFError, OSError):
         paths, specs, build = pickle.loads(pipe.recv_bytes())  # noqa: S301 -- the parent's
@@ -230,23 +232,19 @@ class PlainHost(EnvHost):
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as one of Python's own classes, or as an array.
+    """Return a value as one of Python's own classes, or as NumPy's.
 
     Raises:
         TypeError: It is, or holds, something else.
     """
-    if isinstance(value, np.ndarray) and value.dtype != object:
-        return np.asarray(value)
-    if isinstance(value, np.floating):  # a long double is its own list
-        value = float(value)
-    elif isinstance(value, np.ndarray | np.generic) and not isinstance(value, np.complexfloating):
-        value = value.tolist()
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
+        return np.asarray(value) if isinstance(value, np.ndarray) else value
     if isinstance(value, Mapping):
         return {_plain(key): _plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
         return (list if isinstance(value, list) else tuple)(map(_plain, value))
-    if value is None or isinstance(value, bool):
-        return value
     for kind, convert in ((str, str.__str__), (int, int), (float, float)):
         if isinstance(value, kind):
             return convert(value)
@@ -270,8 +268,6 @@ class ProcessPool(ThreadPool):
     Raises:
         ConfigError: ``make`` cannot be pickled.
     """
-
-    processes = True
 
     def __init__(self, make: EnvFactory, **options: Any) -> None:
         super().__init__(make, **options)

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import ClassVar, TypeAlias
+from typing import TypeAlias
 
 import gymnasium as gym
 
@@ -22,9 +22,6 @@ class EnvPool(Closing):
     A pool serves one event loop at a time. A call that is cancelled leaves the other episodes alone. It can be used
     again after ``close``.
     """
-
-    processes: ClassVar[bool] = False
-    """Its workers are processes, so what makes the environments must be picklable."""
 
     @abstractmethod
     async def execute(self, key: str, work: Task | str) -> Result:

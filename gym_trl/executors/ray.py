@@ -17,32 +17,24 @@ from gym_trl.types import Task
 class RayPool(ProcessPool):
     """``ProcessPool`` whose processes are on the machines of a Ray cluster, each below an actor.
 
-    ``GymSpec(..., executor="ray")`` makes one, and ``executor=partial(RayPool, address="10.0.0.1:6379")`` one with
-    other arguments than the defaults. The cluster is the one that the program is connected to already, else that of
-    ``address`` or ``$RAY_ADDRESS``, else a new one on this machine, which ends with the program. Every machine needs
-    the same Python, Ray, gym-trl and environments. The episode whose actor was lost with its machine is unscored.
+    ``GymSpec(..., executor="ray")`` makes one, and ``executor=partial(RayPool, actor_options=...)`` one with other
+    options. The cluster is the one that the program is connected to already (``ray.init``), else that of
+    ``$RAY_ADDRESS``, else a new one on this machine, which ends with the program. Every machine needs the same Python,
+    Ray, gym-trl and environments. The episode whose actor was lost with its machine is unscored.
 
     Args:
         make: Makes an environment from its id. Transferred by value, so a lambda is allowed.
-        address: Address of the cluster, as in ``ray.init``.
         actor_options: Options of the actors, as in Ray's ``.options()``: ``{"num_cpus": 1}`` reserves CPUs (default:
             none), ``{"resources": {"env": 1}}`` selects machines.
         options: ``workers`` (default: the number of the cluster's CPUs), ``reset_timeout`` and ``step_timeout``, as of
             a ``ThreadPool``.
     """
 
-    def __init__(
-        self,
-        make: EnvFactory,
-        *,
-        address: str | None = None,
-        actor_options: Mapping[str, Any] | None = None,
-        **options: Any,
-    ) -> None:
+    def __init__(self, make: EnvFactory, *, actor_options: Mapping[str, Any] | None = None, **options: Any) -> None:
         super().__init__(make, **options)
         with needs("ray", "environments on a Ray cluster"):
             import ray
-        self._ray, self._address = ray, address
+        self._ray = ray
         # Its process can be killed while it answers.
         self._actor_options = {"num_cpus": 0, "max_concurrency": 2} | dict(actor_options or {})
         self._made = count()
@@ -63,7 +55,7 @@ class RayPool(ProcessPool):
 
     def _connect(self) -> None:
         if not self._ray.is_initialized():
-            self._ray.init(self._address, log_to_driver=False, logging_level=logging.ERROR)
+            self._ray.init(log_to_driver=False, logging_level=logging.ERROR)
 
 
 class _Agent(PythonProcess):

@@ -11,7 +11,7 @@ from support.seat_games import Secrets
 
 from gym_trl.envs.kuhn_poker import KuhnPoker
 from gym_trl.errors import ConfigError, SeatError, caused_by_model
-from gym_trl.executors.step import take_reset, take_step
+from gym_trl.executors.inline import EnvHost
 from gym_trl.spaces import AnyText
 from gym_trl.testing import play
 from gym_trl.types import EnvFailure, Policy, StopReason, Task
@@ -167,6 +167,14 @@ def test_the_same_seed_is_the_same_opponent_and_the_same_seat(policy: str) -> No
     assert len(set(games(3)[-9:])) > 1  # resets without a seed go on
 
 
+def failure_of(env: gym.Env[str, str], action: str) -> EnvFailure:
+    host = EnvHost(lambda _: env)
+    host.execute("game", Task("game", 0))
+    failure = host.execute("game", action)
+    assert isinstance(failure, EnvFailure)
+    return failure
+
+
 def raises(error: Exception) -> Any:
     def policy(observation: str) -> str:
         raise error
@@ -188,17 +196,13 @@ def raises(error: Exception) -> Any:
 )
 def test_what_fails_while_an_opponent_acts_is_not_scored(env: gym.Env[str, str]) -> None:
     """Law 14: the agent's action has no part in it."""
-    take_reset(env, Task("game", 0))
-    failure = take_step(env, "a")
-    assert isinstance(failure, EnvFailure)
+    failure = failure_of(env, "a")
     assert (failure.reason, failure.of_user) == (StopReason.ENV_ERROR, False)
 
 
 def test_what_fails_while_the_agent_acts_is_scored() -> None:
     env = Opponent(Scripted((ValueError("no such move"), 0.0, False)), script("x"))
-    take_reset(env, Task("game", 0))
-    failure = take_step(env, "e9")
-    assert isinstance(failure, EnvFailure)
+    failure = failure_of(env, "e9")
     assert failure.reason is StopReason.CRASHED
 
 
