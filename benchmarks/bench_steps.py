@@ -68,7 +68,7 @@ def of_pool(make: Callable[[Any], EnvPool]) -> float:
 
 
 VECTORS: dict[str, Callable[[], Any]] = {
-    "TextVectorEnv": lambda: TextVectorEnv.make(GAME, COUNT),
+    "TextVectorEnv": lambda: TextVectorEnv(gym.make_vec(GAME, COUNT)),
     "SyncVectorEnv": lambda: SyncVectorEnv([lambda: gym.make(GAME)] * COUNT),
     "AsyncVectorEnv": lambda: AsyncVectorEnv([lambda: gym.make(GAME)] * COUNT),
 }

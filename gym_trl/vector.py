@@ -1,34 +1,28 @@
-"""Vector environments for text: Gymnasium's own, with what they lack."""
+"""Wrapper for Gymnasium's vector environments, for text."""
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
-import gymnasium as gym
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
+from gymnasium.vector import VectorEnv, VectorWrapper
 
-from gym_trl.errors import ActionTypeError, ConfigError, check_counts
+from gym_trl.errors import ConfigError, check_counts
 from gym_trl.spaces import AnyText
-
-EnvWrapper = Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]
 
 
 class TextVectorEnv(VectorWrapper):
     """Wrapper for a vector of text environments, by which neighbours can get the same task.
 
+    >>> import gymnasium as gym
     >>> envs = TextVectorEnv(gym.make_vec("TrlEnv/GuessNumber-v0", 4))
     >>> observations, _ = envs.reset(seed=7, group_size=2)
     >>> observations, rewards, *_ = envs.step(["25", "25", "30", "30"])
     >>> observations[0] == observations[1], observations[2] == observations[3], rewards.tolist()
     (True, True, [0.0, 0.0, 0.0, 0.0])
 
-    ``gym.make_vec`` makes right vectors of this library's ids in every mode. Gymnasium's ``AsyncVectorEnv`` returns
-    wrong texts for an environment of your own with ``spaces.Text``, unless it is made with ``shared_memory=False``:
-    ``TextVectorEnv.make`` does that where it is needed.
-
-    Args:
-        env: The vector.
+    Gymnasium makes right vectors of this library's ids in every mode. Its asynchronous vectors return wrong texts for
+    an environment of your own with ``spaces.Text``, unless they share no memory:
+    ``gym.make_vec(ID, 4, "async", vector_kwargs={"shared_memory": False})``.
 
     Raises:
         ConfigError: The vector returns wrong texts.
@@ -40,37 +34,6 @@ class TextVectorEnv(VectorWrapper):
         super().__init__(env)
         self._shows_text = isinstance(env.single_observation_space, AnyText | spaces.Text)
         self._takes_text = isinstance(env.single_action_space, AnyText | spaces.Text)
-
-    @classmethod
-    def make(
-        cls,
-        env: str | Callable[..., gym.Env[Any, Any]],
-        num_envs: int = 1,
-        *,
-        vectorization_mode: str = "sync",
-        autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
-        wrappers: Sequence[EnvWrapper] = (),
-        **options: Any,
-    ) -> "TextVectorEnv":
-        """Return a vector of environments of an id, or of a function that makes one.
-
-        Args:
-            env: An id, or a function that makes an environment.
-            num_envs: Number of environments.
-            vectorization_mode: ``"sync"``, or ``"async"`` for one process each.
-            autoreset_mode: When ended episodes restart, as in Gymnasium.
-            wrappers: Wrappers of each environment, from the inside to the outside.
-            options: Arguments of the environment.
-        """
-        makers = [partial(_make, env, wrappers, options)] * num_envs
-        if vectorization_mode == "sync":
-            return cls(SyncVectorEnv(makers, autoreset_mode=autoreset_mode))
-        if vectorization_mode != "async":
-            raise ConfigError(f'vectorization_mode must be "sync" or "async", got {vectorization_mode!r}')
-        probe = makers[0]()
-        shared = not _holds_text(probe.observation_space)
-        probe.close()
-        return cls(AsyncVectorEnv(makers, autoreset_mode=autoreset_mode, shared_memory=shared))
 
     def reset(
         self,
@@ -99,23 +62,11 @@ class TextVectorEnv(VectorWrapper):
 
         Raises:
             ConfigError: There is not one action for each environment.
-            ActionTypeError: An action of an environment with text actions is not a string; none is stepped.
         """
         if isinstance(actions, str) or len(actions) != self.num_envs:
             raise ConfigError(f"step needs one action for each of {self.num_envs} environments, got {actions!r:.80}")
-        if self._takes_text and not all(isinstance(action, str) for action in actions):
-            raise ActionTypeError(f"these environments take texts, got {actions!r:.80}")
         observations, *rest = self.env.step(tuple(actions) if self._takes_text else actions)
         return tuple(map(str, observations)) if self._shows_text else observations, *rest
-
-
-def _make(
-    env: str | Callable[..., gym.Env[Any, Any]], wrappers: Sequence[EnvWrapper], options: dict[str, Any]
-) -> gym.Env[Any, Any]:
-    made = gym.make(env, **options) if isinstance(env, str) else env(**options)
-    for wrapper in wrappers:
-        made = wrapper(made)
-    return made
 
 
 def _holds_text(space: Any) -> bool:

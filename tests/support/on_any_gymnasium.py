@@ -10,7 +10,7 @@ from typing import Any
 
 import gymnasium as gym
 from gymnasium.utils.env_checker import check_env
-from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import gym_trl
 from gym_trl import wrappers
@@ -85,14 +85,14 @@ def wrapped():
 def vectors():
     """Check our vectors in every mode, and Gymnasium's own with text, also in shared memory."""
     actions = ["25", "12", "40"]
-    for mode in ("NextStep", "SameStep", "Disabled"):
-        envs: Any = TextVectorEnv.make(GUESS, 3, autoreset_mode=mode, turns=2)
+    for mode in AutoresetMode:
+        envs: Any = TextVectorEnv(gym.make_vec(GUESS, 3, vector_kwargs={"autoreset_mode": mode}, turns=2))
         observations, _ = envs.reset(seed=7, group_size=3)
         assert len(set(observations)) == 1
         envs.step(actions)
         _, _, terminated, truncated, infos = envs.step(actions)
         assert (terminated | truncated).all()
-        assert ("final_obs" in infos) == (mode == "SameStep")
+        assert ("final_obs" in infos) == (mode is AutoresetMode.SAME_STEP)
         envs.close()
     ours: Any = gym.make_vec(GUESS, 3)
     for theirs in (
