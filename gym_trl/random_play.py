@@ -5,13 +5,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import gymnasium as gym
-from gymnasium import spaces
 
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.seeding import derive_seed
 from gym_trl.spaces import AnyText, holds_text
+from gym_trl.text.discovery import action_names
 from gym_trl.text.samples import can_hold_numbers, holds_numbers, ranges_in, sampler
+from gym_trl.text.spaces import write
 from gym_trl.wrappers.admissible_actions import listed_actions
+from gym_trl.wrappers.as_text import TextAction
 from gym_trl.wrappers.base import attribute_of, instructions_of
 
 Act: TypeAlias = Callable[[str, Mapping[str, Any]], str]
@@ -29,7 +31,7 @@ def random_play(env: TextEnvironment, seed: int) -> Act:
     True
 
     It is the environment's own ``random_policy``. Without one, it samples from the actions that ``info`` lists, and
-    without a list from the action space: see ``sampler`` for texts.
+    without a list from the action space, with the mask in ``info`` if there is one: see ``sampler`` for texts.
 
     Args:
         env: Environment that was reset.
@@ -40,11 +42,17 @@ def random_play(env: TextEnvironment, seed: int) -> Act:
     if (make := attribute_of(env, "random_policy")) is not None:
         own = make(derived)
         return lambda observation, info: own(observation)
-    rng, draw = random.Random(derived), sampler(played_space(env), derived)
+    played = played_in_words(env)
+    space, names = played.action_space, action_names(played)
+    rng, draw = random.Random(derived), sampler(space, derived)
 
     def act(observation: str, info: Mapping[str, Any]) -> str:
-        listed = listed_actions(env, info)
-        return rng.choice(listed) if listed else str(draw([instructions_of(env), observation]))
+        if listed := listed_actions(env, info):
+            return rng.choice(listed)
+        texts = [instructions_of(env), observation]
+        if holds_text(space):
+            return str(draw(texts))
+        return write(space, draw(texts, info.get("action_mask")), names)
 
     return act
 
@@ -64,20 +72,23 @@ def solver_play(env: TextEnvironment, seed: int = 0) -> Act:
     return lambda observation, info: policy(observation)
 
 
-def played_space(env: TextEnvironment) -> spaces.Space[Any]:
-    """Return the space of text actions that an environment declares, below wrappers that accept any text.
+def played_in_words(env: TextEnvironment) -> gym.Env[Any, Any]:
+    """Return the environment whose action space says what texts are played, below wrappers that accept any text.
 
     >>> import gymnasium as gym
-    >>> from gym_trl.wrappers import ParseAction
-    >>> played_space(ParseAction(gym.make("TrlEnv/Echo-v0")))
+    >>> from gym_trl.wrappers import ParseAction, as_text
+    >>> played_in_words(ParseAction(gym.make("TrlEnv/Echo-v0"))).action_space
     AnyText(max_length=65536)
+    >>> played_in_words(as_text(gym.make("FrozenLake-v1"))).action_space
+    Discrete(4)
     """
     inner: gym.Env[Any, Any] = env
     while isinstance(inner, gym.Wrapper) and isinstance(inner.action_space, AnyText):
-        if not holds_text(inner.env.action_space):
+        converts = isinstance(inner, TextAction) and inner.converted_space is not None
+        if not converts and not holds_text(inner.env.action_space):
             break
         inner = inner.env
-    return inner.action_space
+    return inner
 
 
 def plays_characters(env: TextEnvironment, observation: str, info: Mapping[str, Any]) -> bool:
@@ -88,6 +99,6 @@ def plays_characters(env: TextEnvironment, observation: str, info: Mapping[str, 
     False
     """
     listed = attribute_of(env, "random_policy") is not None or listed_actions(env, info)
-    space = played_space(env)
+    space = played_in_words(env).action_space
     named = can_hold_numbers(space) and ranges_in([instructions_of(env), observation], space)
     return not listed and holds_text(space) and not holds_numbers(space) and not named

@@ -13,10 +13,11 @@ from hypothesis import given, strategies as st
 from support.lanes import examples
 
 from gym_trl.errors import NotTextError
+from gym_trl.random_play import random_play
 from gym_trl.spaces import MAX_LENGTH, AnyText
 from gym_trl.text.samples import holds_numbers, ranges_in, sampler
 from gym_trl.text.spaces import UnreadableActionError, check, explain, parse, render, write
-from gym_trl.wrappers import as_text
+from gym_trl.wrappers import TextAction, as_text
 
 DIGITS = "0123456789"
 
@@ -283,10 +284,10 @@ class Between(gym.Env[Any, Any]):
 def test_an_environment_over_any_spaces_is_played_in_text(shown: Any, taken: Any, seed: int, words: str) -> None:
     env = Between(seeded(shown, seed), deepcopy(taken))
     text: Any = as_text(env)
-    observation, _ = text.reset(seed=0)
-    policy: Any = text.get_wrapper_attr("random_policy")(seed) if text.has_wrapper_attr("random_policy") else None
-    for _ in range(3 if policy else 0):
-        written = policy(observation)
+    observation, info = text.reset(seed=0)
+    act = random_play(text, seed)
+    for _ in range(3 if isinstance(text, TextAction) else 0):
+        written = act(observation, info)
         observation, _, _, _, info = text.step(written)
         assert isinstance(observation, str)
         assert info["action_valid"] == (len(written) <= MAX_LENGTH)  # no more of an action is looked at

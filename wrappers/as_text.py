@@ -8,14 +8,10 @@ import numpy as np
 
 from gym_trl.envs.external.minigrid import describe, is_minigrid
 from gym_trl.errors import ConfigError, NotTextError
-from gym_trl.seeding import derive_seed
 from gym_trl.spaces import AnyText, holds_text
 from gym_trl.text.discovery import action_names, field_names, marks
-from gym_trl.text.samples import sampler
-from gym_trl.text.spaces import check, check_actions, explain, parse, render, write
-from gym_trl.types import Policy
-from gym_trl.wrappers.admissible_actions import listed_actions
-from gym_trl.wrappers.base import Reset, Step, TextWrapper, attribute_of, instructions_of, text_of
+from gym_trl.text.spaces import check, check_actions, explain, parse, render
+from gym_trl.wrappers.base import Reset, Step, TextWrapper, instructions_of, text_of
 
 Observe: TypeAlias = Callable[[Any, dict[str, Any]], str] | Literal["render"]
 """Function ``(observation, info) -> str``, or ``"render"``."""
@@ -80,8 +76,6 @@ class TextObservation(TextWrapper):
         changed = changed_by(env)
         self._names = () if changed else field_names(env)
         self._minigrid = observe is None and not changed and is_minigrid(env)
-        self.shown_instead = "the description of gym_trl.envs.external.minigrid" if self._minigrid else ""
-        """Text in place of the observation; empty if the observation is shown."""
         if observe == "render":
             own = env.unwrapped
             if changed:
@@ -89,7 +83,6 @@ class TextObservation(TextWrapper):
             if "ansi" not in (own.metadata.get("render_modes") or ()) or own.render_mode not in (None, "ansi"):
                 raise ConfigError(f'observe="render" needs the render mode "ansi", which {env} has not')
             own.render_mode = "ansi"
-            self.shown_instead = 'the environment\'s rendering (observe="render")'
         elif observe is None and not self._minigrid:
             try:
                 check(env.observation_space)
@@ -163,40 +156,6 @@ class TextAction(TextWrapper):
         space = self.converted_space
         how = "" if space is None else f"Answer with {explain(space, self.names)}."
         return "\n".join(part for part in (instructions_of(self.env), how) if part)
-
-    def rewrite(self, text: str) -> str | None:
-        """Return an action as ``random_policy`` writes it; ``None`` if the text is not an action.
-
-        >>> env = TextAction(gym.make("FrozenLake-v1"))
-        >>> env.rewrite("move UP"), env.rewrite("3"), env.rewrite("fly")
-        ('Move up', 'Move up', None)
-        """
-        if self.converted_space is None:
-            return text
-        try:
-            return write(self.converted_space, parse(self.converted_space, text, self.names), self.names)
-        except ValueError:
-            return None
-
-    def random_policy(self, seed: int) -> Policy:
-        """Return a policy that samples from the environment's action space, or from the actions that ``info`` allows.
-
-        The draws are independent of those of an environment with the same seed.
-        """
-        if (make := attribute_of(self.env, "random_policy")) is not None:
-            own: Policy = make(seed)
-            return own
-        space, rng = self.env.action_space, np.random.default_rng(derive_seed(seed, "listed"))
-        draw = sampler(space, seed)
-
-        def act(observation: str) -> str:
-            info = self.last_info or {}
-            if listed := listed_actions(self.env, info):
-                return listed[int(rng.integers(len(listed)))]
-            action = draw([self.instructions, observation], info.get("action_mask"))
-            return str(action) if holds_text(space) else write(space, action, self.names)
-
-        return act
 
     def begin(self, observation: Any, info: dict[str, Any]) -> Reset:
         """List the allowed actions by their names."""

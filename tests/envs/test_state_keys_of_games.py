@@ -13,7 +13,7 @@ from gym_trl.check import check
 from gym_trl.envspec import EnvSpec
 from gym_trl.executors.make import make_pool
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.random_play import Act
+from gym_trl.random_play import Act, random_play
 from gym_trl.rollout import rollout, run
 from gym_trl.testing import ByteChat, ScriptedEngine
 from gym_trl.types import Task
@@ -42,8 +42,8 @@ def made(env_id: str, **arguments: Any) -> TextEnvironment:
 
 def legal(env: TextEnvironment, seed: int) -> Act:
     """Return a policy that plays random legal actions and, now and then, what is none."""
-    rng, policy = random.Random(seed), env.get_wrapper_attr("random_policy")(seed)
-    return lambda observation, info: "xyzzy" if rng.random() < 0.1 else policy(observation)
+    rng, act = random.Random(seed), random_play(env, seed)
+    return lambda observation, info: "xyzzy" if rng.random() < 0.1 else act(observation, info)
 
 
 def played(env: StateKey, seed: int, *actions: str) -> list[str]:

@@ -14,6 +14,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import gym_trl
 from gym_trl import wrappers
+from gym_trl.random_play import random_play
 from gym_trl.registration import GAMES
 from gym_trl.sandbox import bubblewrap_problem
 from gym_trl.spaces import AnyText
@@ -61,8 +62,8 @@ def textified():
     """Check Gymnasium's own environments as text, also remade from their specs."""
     for env_id in [*map(newest, TOY_TEXT), "CartPole-v1", "MountainCarContinuous-v0"]:
         env: Any = wrappers.as_text(gym.make(env_id))
-        policy = env.random_policy(0)
-        actions = [policy("") for _ in range(10)]
+        act = random_play(env, 0)
+        actions = [act("", {}) for _ in range(10)]
         first = played(env, actions)
         assert all(isinstance(one[0], str) for one in first)
         assert all(one[4]["action_valid"] for one in first[1:])

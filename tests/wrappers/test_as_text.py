@@ -13,6 +13,7 @@ from hypothesis import given, strategies as st
 from gym_trl.envs.echo import Echo
 from gym_trl.envs.guess_number import GuessNumber
 from gym_trl.errors import ConfigError, NotTextError
+from gym_trl.random_play import random_play
 from gym_trl.spaces import AnyText
 from gym_trl.text.discovery import published_rules
 from gym_trl.wrappers import AdmissibleActions, Instructions, ParseAction, TurnLimit, as_text
@@ -73,16 +74,16 @@ class Secret(Picture):
 @pytest.mark.filterwarnings("ignore:.*")
 def test_every_id_takes_a_hundred_random_actions_in_words(env_id: str) -> None:
     env = as_text(gym.make(env_id))
-    policy = env.get_wrapper_attr("random_policy")(0)
-    observation, _ = env.reset(seed=0)
+    observation, info = env.reset(seed=0)
+    act = random_play(env, 0)
     for _ in range(100):
         assert observation in env.observation_space
-        observation, reward, terminated, truncated, info = env.step(policy(observation))
+        observation, reward, terminated, truncated, info = env.step(act(observation, info))
         assert info["action_valid"]
         assert not (terminated and truncated)
         assert np.isfinite(float(reward))
         if terminated or truncated:
-            observation, _ = env.reset()
+            observation, info = env.reset()
     env.close()
 
 
