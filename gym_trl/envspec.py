@@ -33,7 +33,7 @@ from gym_trl.wrappers.instructions import Instructions
 from gym_trl.wrappers.levels import Levels
 from gym_trl.wrappers.parse_action import ParseAction
 from gym_trl.wrappers.reward import InvalidActionPenalty
-from gym_trl.wrappers.seats import Seats, check_seats_are_played
+from gym_trl.wrappers.seats import Seats, plays_all_seats
 from gym_trl.wrappers.state_key import StateKey
 from gym_trl.wrappers.turn_limit import TurnLimit
 
@@ -102,9 +102,7 @@ class EnvSpec:
         """Make one of the environments, with its wrappers."""
         if env_id not in self._kwargs:
             raise ConfigError(f"a task asks for {env_id!r}, which is not one of the spec's: {list(self.weights)}")
-        env = self._stack(env_id, **(self.levels[0] if self.levels else {}))
-        if self.levels:
-            env = Levels(env, self.levels, make=partial(self._stack, env_id))
+        env = Levels(partial(self._stack, env_id), self.levels) if self.levels else self._stack(env_id)
         if self.state_key is None:
             return env
         return StateKey(env, None if self.state_key == "auto" else self.state_key)
@@ -157,8 +155,12 @@ class EnvSpec:
                 instructions[env_id] = without_format(rules, self.action_format)
                 num_instances[env_id] = attribute_of(env, "num_instances")
                 seats[env_id] = 1 if self.seats is None else attribute_of(env, "num_seats", 1)
-                if self.seats is None:
-                    check_seats_are_played(env)
+                if self.seats is None and plays_all_seats(env):
+                    raise ConfigError(
+                        f"{env_id} has {attribute_of(env, 'num_seats')} seats, and its reward is that of none of them: "
+                        "let the model play all seats (seats='self', --seats self), evaluate it with gym-trl eval "
+                        "--against, or have the other seats played by gym_trl.wrappers.Opponent"
+                    )
                 self._check_functions(env, stepping)
                 if stepping.executor is None:
                     preferred = attribute_of(env, "preferred_executor") or "thread"

@@ -15,7 +15,7 @@ from gym_trl.wrappers import InvalidActionPenalty, ParseAction, StepPenalty, Tur
 
 WRAPPERS: dict[str, Any] = {
     "none": [],
-    "turns": [lambda env: StepPenalty(env, 0.125), lambda env: TurnLimit(env, 3, announce=True)],
+    "turns": [lambda env: StepPenalty(env, 0.125), lambda env: TurnLimit(env, 3)],
     "marks": [lambda env: InvalidActionPenalty(ParseAction(env, "boxed"), 0.25)],
 }
 ACTIONS = st.sampled_from(["25", "30", r"\boxed{12}", "crane", "left", "1 1", "x", "é\ud800", ""])

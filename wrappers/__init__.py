@@ -9,7 +9,6 @@ from gym_trl.wrappers.admissible_actions import AdmissibleActions
 from gym_trl.wrappers.as_text import TextAction, TextObservation, as_text
 from gym_trl.wrappers.declare_success import DeclareSuccess
 from gym_trl.wrappers.instructions import Instructions
-from gym_trl.wrappers.levels import Levels
 from gym_trl.wrappers.opponent import Opponent
 from gym_trl.wrappers.parse_action import ParseAction
 from gym_trl.wrappers.reward import (
@@ -28,7 +27,6 @@ __all__ = [
     "DeclareSuccess",
     "Instructions",
     "InvalidActionPenalty",
-    "Levels",
     "Opponent",
     "ParseAction",
     "PotentialShaping",

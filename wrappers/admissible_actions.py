@@ -8,8 +8,9 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from gym_trl.spaces import AnyText
 from gym_trl.text.discovery import action_names
-from gym_trl.wrappers.base import Reset, Step, TextWrapper, check_text, longer_text, text_of
+from gym_trl.wrappers.base import Reset, Step, TextWrapper, check_text, text_of
 
 LISTS = ("admissible_actions", "admissible_commands", "valid_actions", "available_actions")
 """Entries of ``info`` that list the allowed actions."""
@@ -34,12 +35,10 @@ class AdmissibleActions(TextWrapper):
         NotTextError: The observations are not text.
     """
 
-    reads_text = False
-
     def __init__(self, env: gym.Env[str, Any]) -> None:
         check_text(env, "AdmissibleActions", env.observation_space)
         super().__init__(env)
-        self.observation_space = longer_text(env, _LONGEST + 50)
+        self.observation_space = AnyText()
 
     def begin(self, observation: str, info: dict[str, Any]) -> Reset:
         """List the actions."""

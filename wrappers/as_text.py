@@ -68,8 +68,6 @@ class TextObservation(TextWrapper):
         NotTextError: The observations cannot be converted to text.
     """
 
-    reads_text = False
-
     def __init__(self, env: gym.Env[Any, Any], observe: Observe | None = None) -> None:
         super().__init__(env, observe=observe)
         self.observe = observe

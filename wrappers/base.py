@@ -8,13 +8,12 @@ decides.
 """
 
 from collections.abc import Hashable
-from typing import Any, ClassVar, SupportsFloat, TypeAlias, TypeVar
+from typing import Any, SupportsFloat, TypeAlias, TypeVar
 
 import gymnasium as gym
-from gymnasium.error import ResetNeeded
 
 from gym_trl.errors import ActionTypeError, ConfigError, NotTextError
-from gym_trl.spaces import MAX_LENGTH, AnyText, holds_text
+from gym_trl.spaces import AnyText, holds_text
 from gym_trl.text.discovery import published_rules
 
 Step: TypeAlias = tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]
@@ -50,18 +49,12 @@ class TextWrapper(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorAr
     credit per turn.
 
     Raises:
-        ActionTypeError: An action is not text.
-        gymnasium.error.ResetNeeded: ``step`` is called before the first ``reset``.
+        ActionTypeError: An action of a text space is not text.
     """
-
-    reads_text: ClassVar[bool] = True
-    """True if actions that are not text are refused."""
 
     def __init__(self, env: gym.Env[Any, Any], **arguments: Any) -> None:
         gym.utils.RecordConstructorArgs.__init__(self, **arguments)
         gym.Wrapper.__init__(self, env)
-        self.last_info: dict[str, Any] | None = None
-        """``info`` of the last reset or step."""
         self._end: Step | None = None
 
     def begin(self, observation: Any, info: dict[str, Any]) -> Reset:
@@ -93,21 +86,17 @@ class TextWrapper(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorAr
         """Start an episode."""
         observation, info = self.env.reset(seed=seed, options=options)
         self._end = None
-        observation, self.last_info = self.begin(observation, info)
-        return observation, self.last_info
+        return self.begin(observation, info)
 
     def step(self, action: Any) -> Step:
         """Play an action."""
-        if self.reads_text and not isinstance(action, str):
-            raise ActionTypeError(f"{type(self).__name__} reads text, got {type(action).__name__}: {action!r:.100}")
-        if self.last_info is None:
-            raise ResetNeeded(f"{type(self).__name__} has not been reset: call reset() before step()")
+        if isinstance(self.action_space, AnyText | gym.spaces.Text) and not isinstance(action, str):
+            raise ActionTypeError(f"{type(self).__name__} takes text, got {type(action).__name__}: {action!r:.100}")
         if self._end is not None:
             observation, _, terminated, truncated, info = self._end
             return observation, 0.0, terminated, truncated, dict(info)
         observation, reward, terminated, truncated, info = self.act(action)
         truncated = False if terminated else truncated
-        self.last_info = info
         if terminated or truncated:
             self._end = observation, 0.0, terminated, truncated, dict(info)
         return observation, reward, terminated, truncated, info
@@ -179,8 +168,3 @@ def text_of(observation: object) -> str:
     if not isinstance(observation, str):
         raise TypeError(f"the observation must be text, got {type(observation).__name__}: {observation!r:.80}")
     return observation
-
-
-def longer_text(env: gym.Env[Any, Any], more: int) -> AnyText:
-    """Return the space of an environment's text observations with up to ``more`` characters after them."""
-    return AnyText(int(getattr(env.observation_space, "max_length", MAX_LENGTH)) + more)

@@ -39,7 +39,6 @@ class DeclareSuccess(TextWrapper):
         ConfigError: ``success`` is none of these.
     """
 
-    reads_text = False
     declares_success: ClassVar[bool] = True
 
     def __init__(self, env: gym.Env[Any, Any], success: Success, over_info: bool = True) -> None:

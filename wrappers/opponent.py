@@ -56,7 +56,7 @@ class Opponent(TextWrapper):
         env = env if layer_of(env, Seats) else Seats(env)
         super().__init__(env, policy=policy, seat=seat)
         self._seats = attribute_of(env, "num_seats")
-        if seat is not None and (isinstance(seat, bool) or seat not in range(self._seats)):
+        if seat is not None and seat not in range(self._seats):
             raise ConfigError(f"seat must be an integer from 0 to {self._seats - 1} or None, got {seat!r}")
         self.seat = seat
         self._make: Callable[[int], Policy] | None = None  # random play

@@ -91,9 +91,12 @@ class ParseAction(TextWrapper):
 
     def act(self, action: str) -> Step:
         """Play the action in a response."""
-        found = self.find_action(action)
+        cut = isinstance(action, UnfinishedResponse) and self.cut_actions == "reject"
+        if self._format is None:
+            found = None if cut else action
+        else:
+            found = self._format.find(split_thinking(action).text, cut=cut)
         if found is None:
-            cut = self._is_cut(action)
             problem = CUT if cut else "No action found."
             info = {"action_valid": False, "parse_error": problem, **({"action_cut": True} if cut else {})}
             self._unreadable += 1
@@ -108,13 +111,6 @@ class ParseAction(TextWrapper):
         charge = min(0.0, loss_return_of(self.env) or 0.0)
         return step[0], float(step[1]) + charge, True, False, {**info, "stop_reason": "invalid"}
 
-    def find_action(self, response: str) -> str | None:
-        """Return the action in a response; ``None`` if there is none."""
-        cut = self._is_cut(response)
-        if self._format is None:
-            return None if cut else response
-        return self._format.find(split_thinking(response).text, cut=cut)
-
     def write_action(self, action: str) -> str:
         """Return the shortest response with this action.
 
@@ -122,9 +118,6 @@ class ParseAction(TextWrapper):
             ConfigError: The format cannot express it.
         """
         return action if self._format is None else self._format.write(action)
-
-    def _is_cut(self, response: str) -> bool:
-        return isinstance(response, UnfinishedResponse) and self.cut_actions == "reject"
 
 
 def action_writer(env: gym.Env[Any, Any]) -> Callable[[str], str]:

@@ -21,20 +21,13 @@ class SuccessReward(TextWrapper):
 
     The reward is given once, also if the episode continues after success.
 
-    Args:
-        env: Environment that declares success in ``info``.
-        key: Key of success in ``info``, such as ``"is_success"`` or ``"won"``.
-
     Raises:
-        ConfigError: In a step, the environment ends an episode without declaring success, so that the reward would
-            always be 0.0.
+        ConfigError: In a step, the environment ends an episode without declaring success (``info["success"]``), so that
+            the reward would always be 0.0.
     """
 
-    reads_text = False
-
-    def __init__(self, env: gym.Env[Any, Any], key: str = "success") -> None:
-        super().__init__(env, key=key)
-        self.key = key
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
         self._paid = False
 
     def lost(self, inside: float | None, turns: float) -> float:
@@ -53,12 +46,9 @@ class SuccessReward(TextWrapper):
     def act(self, action: Any) -> Step:
         """Play an action."""
         observation, _, terminated, truncated, info = self.env.step(action)
-        if terminated and self.key not in info and "stop_reason" not in info:
-            raise ConfigError(
-                f"{self.env} ended without info[{self.key!r}], and has {sorted(map(str, info))}: "
-                "SuccessReward(env, key=...) names another key"
-            )
-        solved = bool(info.get(self.key)) and not self._paid
+        if terminated and "success" not in info and "stop_reason" not in info:
+            raise ConfigError(f"{self.env} ended without info['success']: DeclareSuccess(env, ...) adds it")
+        solved = bool(info.get("success")) and not self._paid
         self._paid |= solved
         return observation, float(solved), terminated, truncated, info
 
@@ -76,8 +66,6 @@ class StepPenalty(TextWrapper):
     Raises:
         ConfigError: The penalty is negative or not finite.
     """
-
-    reads_text = False
 
     def __init__(self, env: gym.Env[Any, Any], penalty: float = 0.01) -> None:
         if not (math.isfinite(penalty) and penalty >= 0):
@@ -142,8 +130,6 @@ class PotentialShaping(TextWrapper):
     Raises:
         ConfigError: The function does not exist; in a step, the potential is not finite.
     """
-
-    reads_text = False
 
     def __init__(self, env: gym.Env[Any, Any], potential: Callable[[Any], float] | str) -> None:
         super().__init__(env, potential=potential)

@@ -29,8 +29,6 @@ import gymnasium as gym
 from gym_trl.errors import ConfigError, SeatError
 from gym_trl.wrappers.base import Reset, Step, TextWrapper, attribute_of, layer_of, layers_of
 
-MOST_IN_A_ROW = 100
-"""Number of valid actions in a row after which a seat is taken to keep the turn forever while others wait."""
 _ROUNDING = 1e-6
 
 
@@ -58,8 +56,6 @@ class Seats(TextWrapper):
         SeatError: In a reset or a step the environment breaks the protocol; the message names the seat and the turn.
     """
 
-    reads_text = False
-
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
         self.num_seats = int(attribute_of(env, "num_seats", 1))
@@ -71,13 +67,13 @@ class Seats(TextWrapper):
             )
         as_it_is = all(type(layer).__module__ == "gymnasium.wrappers.common" for layer in layers_of(env)[1:])
         self._observe = attribute_of(env, "observe") if as_it_is else None
-        self._next = self._turns = self._in_a_row = 0
+        self._next = self._turns = 0
         self._asked: set[int] = set()
         self._paid: list[float] = []
 
     def begin(self, observation: Any, info: dict[str, Any]) -> Reset:
         """Check who begins."""
-        self._turns = self._in_a_row = 0
+        self._turns = 0
         self._paid, self._asked = [0.0] * self.num_seats, set()
         self._pass_to(info, observation, "at reset")
         return observation, info
@@ -104,15 +100,12 @@ class Seats(TextWrapper):
         if not valid:
             info.setdefault("to_move", player)  # a wrapper that refuses an action knows nothing of seats
         self._pass_to(info, observation if valid else None, where)
-        self._in_a_row = 0 if self._next != player else self._in_a_row + valid
-        if self._in_a_row >= MOST_IN_A_ROW:
-            raise SeatError(f"the turn is never passed: it is seat {player}'s again {where}, after {MOST_IN_A_ROW}")
         return observation, payoffs[player], False, False, info
 
     def _pass_to(self, info: dict[str, Any], observation: Any, where: str) -> None:
         """Note the seat to move, and check that the observation is what it sees, if the environment can say that."""
         seat: Any = info.get("to_move")
-        if isinstance(seat, bool) or not hasattr(seat, "__index__") or not 0 <= int(seat) < self.num_seats:
+        if seat not in range(self.num_seats):
             raise SeatError(
                 f"info['to_move'] must be the seat that acts next, 0 to {self.num_seats - 1}; got {seat!r:.100} {where}"
             )
@@ -156,22 +149,5 @@ def plays_all_seats(env: gym.Env[Any, Any]) -> bool:
     >>> plays_all_seats(gym.make("TrlEnv/KuhnPoker-v0")), plays_all_seats(gym.make("TrlEnv/Echo-v0"))
     (True, False)
 
-    The environment is reset, because an attribute of this name may mean something else.
     """
-    if attribute_of(env, "num_seats", 1) == 1 or layer_of(env, Seats) is not None:
-        return False
-    return "to_move" in env.reset(seed=0)[1]
-
-
-def check_seats_are_played(env: gym.Env[Any, Any]) -> None:
-    """Check that whoever steps an environment plays one seat of it, or that ``Seats`` tells them apart.
-
-    Raises:
-        ConfigError: All seats would be played as one episode, with a reward that means nothing.
-    """
-    if plays_all_seats(env):
-        raise ConfigError(
-            f"{env.unwrapped} has {attribute_of(env, 'num_seats')} seats, and its reward is that of none of them: let "
-            "the model play all seats (seats='self', --seats self), evaluate it with gym-trl eval --against, or have "
-            "the other seat played by gym_trl.wrappers.Opponent or by the environment's own opponent"
-        )
+    return attribute_of(env, "num_seats", 1) > 1 and layer_of(env, Seats) is None

@@ -62,8 +62,6 @@ class StateKey(TextWrapper):
             or is made of other things than strings, numbers, booleans, ``None`` and tuples of these.
     """
 
-    reads_text = False
-
     def __init__(self, env: gym.Env[Any, Any], key: KeyFunction | str | None = None) -> None:
         super().__init__(env, key=key)
         self._function: KeyFunction | None = None if key is None else load_function(key)

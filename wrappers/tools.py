@@ -15,7 +15,7 @@ from gym_trl.errors import ConfigError, InfrastructureError, ModelFaultError, ch
 from gym_trl.options import load_function
 from gym_trl.spaces import AnyText
 from gym_trl.text.thoughts import split_thinking
-from gym_trl.wrappers.base import Reset, Step, TextWrapper, check_text, instructions_of, longer_text
+from gym_trl.wrappers.base import Reset, Step, TextWrapper, check_text, instructions_of
 from gym_trl.wrappers.mcp_server import Connection, MCPServer
 
 _OPENING = re.compile("<(tool|tool_call)>")
@@ -102,7 +102,7 @@ class Tools(TextWrapper):
         check_text(env, "Tools", env.observation_space, env.action_space)
         super().__init__(env, tools=tools, max_calls=max_calls, max_length=max_length)
         self.max_calls, self.max_length = max_calls, max_length
-        self.observation_space = AnyText(max(longer_text(env, 0).max_length, max_length + 30))
+        self.observation_space = AnyText()
         self._calls = 0
         self._functions: list[Tool] = []
         self._servers: list[MCPServer] = []

@@ -16,8 +16,7 @@ from typing import Any
 import gymnasium as gym
 
 from gym_trl.errors import ConfigError, check_counts
-from gym_trl.text import counted
-from gym_trl.wrappers.base import Reset, Step, TextWrapper, check_text, instructions_of, longer_text, text_of
+from gym_trl.wrappers.base import Reset, Step, TextWrapper
 
 _GYMNASIUM = {  # the lowest reward of a step, and of a loss
     "FrozenLakeEnv": (0.0, 0.0),
@@ -32,48 +31,31 @@ _GYMNASIUM = {  # the lowest reward of a step, and of a loss
 
 
 class TurnLimit(TextWrapper):
-    r"""Wrapper that truncates an episode after ``turns`` turns.
+    """Wrapper that truncates an episode after ``turns`` turns.
 
-    >>> env = TurnLimit(gym.make("TrlEnv/GuessNumber-v0", turns=10), turns=2, announce=True)
-    >>> env.reset(seed=0)[0]
-    'Guess 1 to 50 in 10 tries.\n(2 turns left)'
-    >>> env.step("25")[0]
-    'Higher.\n(1 turn left)'
-    >>> observation, reward, terminated, truncated, info = env.step("26")
+    >>> env = TurnLimit(gym.make("TrlEnv/GuessNumber-v0"), turns=1)
+    >>> _ = env.reset(seed=0)
+    >>> observation, reward, terminated, truncated, info = env.step("25")
     >>> terminated, truncated, info["stop_reason"]
     (False, True, 'turn_limit')
 
     An episode that the environment ends in its last turn is terminated and not truncated. One that is truncated is
     charged what a loss would still cost. Outside of ``ParseAction`` it counts responses, inside of it only responses
-    with an action. ``announce`` adds a line to every observation and a sentence to ``instructions``.
+    with an action.
 
     Raises:
         ConfigError: ``turns`` is not a positive integer.
-        NotTextError: ``announce`` is used with observations that are not text.
     """
 
-    reads_text = False
-
-    def __init__(self, env: gym.Env[Any, Any], turns: int, announce: bool = False) -> None:
+    def __init__(self, env: gym.Env[Any, Any], turns: int) -> None:
         check_counts(turns=turns)
-        super().__init__(env, turns=turns, announce=announce)
-        self.turns, self.announce = turns, announce
-        self.turns_left = turns
-        if announce:
-            check_text(env, "announce", env.observation_space)
-            # One character more, because "0 turns" is longer than "1 turn".
-            self.observation_space = longer_text(env, len(self._announced("")) + 1)
-
-    @property
-    def instructions(self) -> str:
-        """The environment's instructions, with the limit if it is announced."""
-        limit = f"You have {counted(self.turns, 'turn')}." if self.announce else ""
-        return f"{instructions_of(self.env)} {limit}".strip()
+        super().__init__(env, turns=turns)
+        self.turns = self.turns_left = turns
 
     def begin(self, observation: Any, info: dict[str, Any]) -> Reset:
         """Start to count."""
         self.turns_left = self.turns
-        return self._announced(observation), info
+        return observation, info
 
     def act(self, action: Any) -> Step:
         """Play an action."""
@@ -82,10 +64,7 @@ class TurnLimit(TextWrapper):
         if self.turns_left == 0 and not (terminated or truncated):
             truncated, info = True, {**info, "stop_reason": "turn_limit"}
             reward = float(reward) + min(0.0, loss_return_of(self.env, turns=0) or 0.0)
-        return self._announced(observation), reward, terminated, truncated, info
-
-    def _announced(self, observation: Any) -> Any:
-        return f"{text_of(observation)}\n({counted(self.turns_left, 'turn')} left)" if self.announce else observation
+        return observation, reward, terminated, truncated, info
 
 
 def limits_of(env: gym.Env[Any, Any]) -> list[float]:

@@ -234,11 +234,8 @@ def test_a_list_that_is_too_long_is_cut_between_two_actions_and_counted(actions:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def test_instructions_stand_instead_of_the_environments_own_or_below_them() -> None:
-    own = Echo().instructions
+def test_instructions_stand_instead_of_the_environments_own() -> None:
     assert Instructions(Echo(), "Play.").instructions == "Play."
-    assert Instructions(Echo(), "Play.", append=True).instructions == f"{own}\nPlay."
-    assert Instructions(Instructions(Echo(), ""), "Play.", append=True).instructions == "Play."
     assert ParseAction(Instructions(Echo(), "Play."), "plain").instructions.startswith("Play. ")
     assert Instructions(gym.make("FrozenLake-v1"), "Cross the lake.").instructions == "Cross the lake."
 
@@ -283,5 +280,5 @@ def test_a_docstring_is_never_the_instructions_of_a_users_environment(space: Any
 def test_gymnasiums_own_environments_have_the_rules_that_it_publishes(env_id: str) -> None:
     env: Any = gym.make(env_id)
     assert published_rules(env)
-    for one in (env, TurnLimit(env, 9), as_text(env), Instructions(env, "Think.", append=True)):
+    for one in (env, TurnLimit(env, 9), as_text(env)):
         assert instructions_of(one).startswith(published_rules(env))

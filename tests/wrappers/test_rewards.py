@@ -11,10 +11,18 @@ from gymnasium.wrappers import ClipReward, TransformReward
 from hypothesis import example, given, strategies as st
 
 from gym_trl.envs.guess_number import GuessNumber
-from gym_trl.errors import ConfigError, NotTextError
+from gym_trl.errors import ConfigError
 from gym_trl.spaces import AnyText
 from gym_trl.testing import play
-from gym_trl.wrappers import InvalidActionPenalty, ParseAction, PotentialShaping, StepPenalty, SuccessReward, TurnLimit
+from gym_trl.wrappers import (
+    DeclareSuccess,
+    InvalidActionPenalty,
+    ParseAction,
+    PotentialShaping,
+    StepPenalty,
+    SuccessReward,
+    TurnLimit,
+)
 from gym_trl.wrappers.base import instructions_of
 
 
@@ -45,7 +53,6 @@ class Told(gym.Env[str, str]):
 def test_success_is_paid_once_and_nothing_else() -> None:
     won = {"success": True}
     assert rewards(SuccessReward(Told({}, won, {}, won, {"success": False})), *"abcde") == [0.0, 1.0, 0.0, 0.0, 0.0]
-    assert rewards(SuccessReward(Told({"won": True}), key="won"), "a") == [1.0]
     assert rewards(SuccessReward(Told({}, {}, truncates=True)), *"ab") == [0.0, 0.0]
     with pytest.raises(ConfigError):
         rewards(SuccessReward(Told({"score": 1, "won": True})), "a")
@@ -96,7 +103,7 @@ def test_a_potential_that_is_no_finite_number_is_refused() -> None:
     [
         StepPenalty,
         InvalidActionPenalty,
-        partial(SuccessReward, key="prob"),
+        lambda env: SuccessReward(DeclareSuccess(env, 1.0)),
         partial(PotentialShaping, potential=lambda lake: lake.s),
         partial(TurnLimit, turns=6),
     ],
@@ -136,14 +143,3 @@ def test_the_last_turn_truncates_unless_the_episode_ends_by_itself(limit: Any, a
     assert env.step("1")[2:4] == (False, False)
     _, _, terminated, truncated, info = env.step(action)
     assert (terminated, truncated, info.get("stop_reason")) == ends
-
-
-@pytest.mark.parametrize("turns", [1, 2, 10, 100])
-def test_a_limit_that_is_announced_stays_in_the_space(turns: int) -> None:
-    env = TurnLimit(Told(*[{}] * 101), turns=turns, announce=True)
-    steps = play(env, lambda _: "", seed=0)
-    assert [step[1].rpartition("(")[2].split()[0] for step in steps[1:]] == [str(left) for left in range(turns)][::-1]
-    assert all(step[1] in env.observation_space for step in steps[1:])
-    assert str(turns) in env.instructions
-    with pytest.raises(NotTextError):
-        TurnLimit(gym.make("FrozenLake-v1"), turns=3, announce=True)
