@@ -283,13 +283,17 @@ def read(name: str, words: Sequence[str]) -> dict[str, Any]:
         raise ConfigError(f"there is no place for {places[1]!r}: {_usage(name, flags)}")
     texts |= {flags[0].name: places} if places else {}
     given = _in_file(Path(texts.pop("config")[-1]), flags) if "config" in texts else {}
-    # A mapping holds values of any type, which the parser would read once more: the text "5" would become a number.
-    mappings = {one.name: one for one in flags if one.is_a(Mapping)}
-    found = {key: given.pop(key) for key in mappings if key in given}
-    for key in mappings.keys() & texts.keys():
-        found[key] = (found.get(key) or {}) | _pairs(mappings[key], texts.pop(key))
+    # What may be anything is not read once more by the parser, to which the text "5" would be a number.
+    apart = {one.name: one for one in flags if one.is_a(Mapping) or one.kind is Any}
+    found = {key: given.pop(key) for key in apart if key in given}
+    for key in apart.keys() & texts.keys():
+        held = texts.pop(key)
+        if apart[key].kind is Any:
+            found[key] = held[0] if len(held) == 1 else held
+        else:
+            found[key] = (found.get(key) or {}) | _pairs(apart[key], held)
     parser = ArgumentParser(exit_on_error=False, add_help=False, parser_mode="json")
-    parser.add_function_arguments(function, as_group=False, as_positional=False, skip={*mappings})
+    parser.add_function_arguments(function, as_group=False, as_positional=False, skip={*apart})
     given = {key: value if isinstance(value, str) else json.dumps(value) for key, value in given.items()}
     given |= {key: _of_one(key, flags, held) for key, held in texts.items()}
     try:

@@ -63,6 +63,13 @@ class Encoder:
         """Return the text of ids, control tokens included."""
         return str(self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """Return the text that each id adds; a character made of several ids belongs to the last of them."""
+        from tokenizers.decoders import DecodeStream
+
+        stream = DecodeStream(skip_special_tokens=False)
+        return [stream.step(self._tokenizer.backend_tokenizer, id_) or "" for id_ in ids]
+
     def bare(self, text: str) -> str:
         """Return a text of the model without control tokens and surrounding space."""
         return self._special.sub("", text).strip()

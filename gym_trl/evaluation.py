@@ -1,10 +1,8 @@
 """Evaluation on held-out tasks: who plays how well, how sure that is, and who plays better than whom."""
 
 import json
-import logging
 import math
 import statistics
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -17,16 +15,15 @@ from gym_trl.check.evidence import NotPlayedError, best_blind
 from gym_trl.errors import ConfigError, check_counts
 from gym_trl.intervals import Interval, interval
 from gym_trl.players import Game, Player, TextPlayer, find_model, play_all, player, text_policy
-from gym_trl.records import ROLLOUTS, Record, append, read_records, record_of, task_id, to_json
+from gym_trl.records import ROLLOUTS, Record, append, read_records, record_of, to_json
 from gym_trl.registration import EnvSource
 from gym_trl.seeding import derive_seed
 from gym_trl.setting import Options, Setting
+from gym_trl.terminal import Progress
 from gym_trl.text.chat_client import without_password
 from gym_trl.types import Task
 
 __all__ = ["Evaluation", "Interval", "Score", "evaluate", "interval"]
-_log = logging.getLogger(__name__)
-_SECONDS_BETWEEN_LINES = 10.0
 _OF_THE_TASK = ("env", "env_kwargs", "turn_limit", "success", "invalid_penalty", "seats", "executor")
 
 
@@ -161,7 +158,7 @@ def evaluate(
     against: Any = None,
     episodes: int = 100,
     attempts: int = 1,
-    temperature: float | None = None,
+    temperature: float = 1.0,
     references: Sequence[Any] = ("random", "blind"),
     base_url: str | None = None,
     vllm: bool = False,
@@ -190,7 +187,7 @@ def evaluate(
         against: Who plays the other seats of a game. Each task is played once in each seat.
         episodes: Number of episodes of each policy.
         attempts: Number of these that play the same task.
-        temperature: Temperature of the sampling; 0 takes the most probable token. Default: 1, as in training.
+        temperature: Temperature of the sampling; 0 takes the most probable token.
         references: Who else plays the same tasks: a policy, or ``blind``, the best that plays without reading.
         base_url: Server with OpenAI's interface, with ``/v1``; its key is ``$OPENAI_API_KEY``.
         vllm: Run the models with vLLM.
@@ -209,14 +206,6 @@ def evaluate(
     seats = base.num_seats
     if against is not None and seats == 1:
         raise ConfigError(f"against={_label(against)!r} needs a game of several seats, and {base.name} has one")
-    groups = enumerate(base.tasks(max(1, episodes // attempts), seed=seed))
-    places = [None] if against is None else range(seats)
-    plan = [_Play(task, group, number, seat) for group, task in groups for number in range(attempts) for seat in places]
-    file = None if out is None else Path(out) / ROLLOUTS
-    known = list(read_records(file)) if file is not None and file.is_file() else []
-    where: dict[str, Any] = {"base_url": base_url, "vllm": vllm, "temperature": temperature}
-    foe = None if against is None else partial(player, against, _like(base, against, given))
-
     others = [] if against is not None else [one for one in references if one not in models]
     others = [one for one in others if one != "blind" or seats == 1]
     labels = [*(_label(who, base_url) for who in models), *map(_label, others)]
@@ -225,28 +214,38 @@ def evaluate(
     for who in [*(models if base_url is None else []), *others, *([] if against is None else [against])]:
         if not isinstance(who, tuple) and who not in ("blind", "tiny") and text_policy(who) is None:
             find_model(who)  # refuses what is none, before anything is played
-    scores = []
+
+    tasks = base.tasks(max(1, episodes // attempts), seed=seed)
+    places = [None] if against is None else range(seats)
+    plan = [_Play(group, number, seat) for group in range(len(tasks)) for number in range(attempts) for seat in places]
+    file = None if out is None else Path(out) / ROLLOUTS
+    known = list(read_records(file)) if file is not None and file.is_file() else []
+    where: dict[str, Any] = {"base_url": base_url, "vllm": vllm, "temperature": temperature}
+    foe = None if against is None else partial(player, against, _like(base, against, given))
+    rows = []
     for label, who in zip(labels, models, strict=False):
         setting = base if who is models[0] else _like(base, who, given)
-        row = _Row(label, setting, {"seed": seed, "against": against and _label(against), **where}, file)
-        scores.append(row.score(plan, known, partial(player, who, setting, **where), foe))
+        about = {"seed": seed, "against": against and _label(against), **where}
+        rows.append(_Row(label, setting, about, partial(player, who, setting, **where), foe))
     for label, who in zip(labels[len(models) :], others, strict=True):
         provide = partial(_blind_player, base, seed) if who == "blind" else partial(player, who, base)
+        rows.append(_Row(label, base, {"seed": seed}, provide))
+    scores = []
+    for row in rows:
         with suppress(NotPlayedError):  # no blind policy can be searched for: every game ends with an exception
-            scores.append(_Row(label, base, {"seed": seed}, file).score(plan, known, provide))
+            scores.append(Score(row.label, row.play(plan, tasks, known, file)))
     declares = any(one.declares_success for one in scores)
     scores = [replace(one, declares=declares) for one in scores]
     return Evaluation(scores, against and _label(against), None if out is None else Path(out))
 
 
 class _Play(NamedTuple):
-    """Game that is to be played."""
+    """Game that is to be played, by the fields of its records."""
 
-    task: Task
     group: int
     """Index of the task."""
     attempt: int
-    seat: int | None
+    against_from: int | None
     """Seat of the policy, if another one has the others."""
 
 
@@ -258,65 +257,60 @@ class _Row:
     setting: Setting
     options: dict[str, Any]
     """Options of the evaluation that its records have in common, beside the setting."""
-    file: Path | None
+    provide: Callable[[], AbstractContextManager[Player]]
+    provide_other: Callable[[], AbstractContextManager[Player]] | None = None
 
-    def score(
-        self,
-        plan: Sequence[_Play],
-        known: Sequence[Record],
-        provide: Callable[[], AbstractContextManager[Player]],
-        provide_other: Callable[[], AbstractContextManager[Player]] | None = None,
-    ) -> Score:
-        """Play the games of a plan that have no records, and return the score of all.
+    def play(
+        self, plan: Sequence[_Play], tasks: Sequence[Task], known: Sequence[Record], file: Path | None
+    ) -> list[Record]:
+        """Play the games of a plan that have no scored records, and return the records of all, in the plan's order.
 
         Raises:
-            ConfigError: The records are of other settings.
+            ConfigError: The records that are known are of other settings.
         """
-        about = self._about()
+        spec = self._spec()
         own = [one for one in known if one["policy"] == self.label]
-        names = sorted({*about, *(name for one in own for name in one["spec"])})
-        if changed := [name for one in own for name in names if one["spec"].get(name) != about.get(name)]:
-            raise ConfigError(f"{self.file} has episodes of {self.label} with another {changed[0]}: use another folder")
-        games = {self._key(one): one for one in plan}
-        scored = {(_key_of(one), one["seat"]): one for one in own if one["return"] is not None}
-        records = [one for (key, _), one in scored.items() if key in games]
-        done = {_key_of(one) for one in records}
-        left = [one for key, one in games.items() if key not in done]  # also what could not be scored
-        if not left:
-            return Score(self.label, records)
-        with ExitStack() as stack:
-            mine = stack.enter_context(provide())
-            other = mine if provide_other is None else stack.enter_context(provide_other())
-            for seat in dict.fromkeys(one.seat for one in left):
-                players = [mine if seat in (None, place) else other for place in range(self.setting.num_seats)]
-                records += self._play([one for one in left if one.seat == seat], players)
-        return Score(self.label, records)
+        names = sorted({*spec, *(name for one in own for name in one["spec"])})
+        if changed := [name for one in own for name in names if one["spec"].get(name) != spec.get(name)]:
+            raise ConfigError(f"{file} has episodes of {self.label} with another {changed[0]}: use another folder")
+        wanted = {*plan}
+        records = [one for one in own if one["return"] is not None and _play_of(one) in wanted]
+        done = {_play_of(one) for one in records}
+        if left := [one for one in plan if one not in done]:
+            with ExitStack() as stack:
+                mine = stack.enter_context(self.provide())
+                other = mine if self.provide_other is None else stack.enter_context(self.provide_other())
+                for seat in dict.fromkeys(one.against_from for one in left):
+                    players = [mine if seat in (None, place) else other for place in range(self.setting.num_seats)]
+                    records += self._records([one for one in left if one.against_from == seat], tasks, players, file)
+        return sorted(records, key=lambda one: (one["group"], one["attempt"], one["seat"] or 0))
 
-    def _play(self, plan: Sequence[_Play], players: Sequence[Player]) -> list[Record]:
-        about, records, said = self._about(), list[Record](), time.monotonic()
+    def _records(
+        self, plan: Sequence[_Play], tasks: Sequence[Task], players: Sequence[Player], file: Path | None
+    ) -> list[Record]:
+        """Play games and return their records, which are also written as soon as a game is over."""
+        spec, records, progress = self._spec(), list[Record](), Progress()
 
         def note(game: Game) -> None:
             one = plan[game.number]
-            extra = {"policy": self.label, "split": "eval", "group": one.group, "attempt": one.attempt}
-            extra |= {"spec": about, "against_from": one.seat}
-            new = [
-                record_of(episode, env_kwargs=self.setting.env_kwargs, tokens=self.file is not None, **extra)
-                for episode in game.episodes
-                if one.seat in (None, episode.seat)
-            ]
+            extra = {"policy": self.label, "split": "eval", "spec": spec, **one._asdict()}
+            new = []
+            for episode, who in zip(game.episodes, players, strict=True):
+                if one.against_from in (None, episode.seat):
+                    texts = {} if file is None else who.texts(episode)
+                    tokens = file is not None
+                    new.append(record_of(episode, env_kwargs=self.setting.env_kwargs, tokens=tokens, **texts, **extra))
             records.extend(new)
-            nonlocal said
-            if time.monotonic() - said > _SECONDS_BETWEEN_LINES:
-                said = time.monotonic()
-                _log.info("%s: %d of %d episodes", self.label, len(records), len(plan))
-            if self.file is not None:
-                append(self.file, new)
+            progress.say(f"{self.label}: {len(records)} of {len(plan)} episodes")
+            if file is not None:
+                append(file, new)
 
+        seed = self.options["seed"]
         play_all(
             self.setting.make,
-            [one.task for one in plan],
+            [tasks[one.group] for one in plan],
             players,
-            seeds=[derive_seed(self.options["seed"], "sampling", one.task.seed, one.attempt) for one in plan],
+            seeds=[derive_seed(seed, "sampling", tasks[one.group].seed, one.attempt) for one in plan],
             preamble=self.setting.preamble,
             history=self.setting.shorten,
             executor=self.setting.probed.executor,
@@ -324,20 +318,16 @@ class _Row:
         )
         return records
 
-    def _about(self) -> dict[str, Any]:
+    def _spec(self) -> dict[str, Any]:
         """Return what all records have in common, as it is read from a file."""
         address = self.options.get("base_url")
-        about = self.setting.as_dict() | self.options | {"base_url": address and without_password(address)}
-        plain: dict[str, Any] = json.loads(to_json({name: value for name, value in about.items() if value}))
+        spec = self.setting.as_dict() | self.options | {"base_url": address and without_password(address)}
+        plain: dict[str, Any] = json.loads(to_json(spec))
         return plain
 
-    def _key(self, one: _Play) -> tuple[str, int, int | None]:
-        task, kwargs = one.task, self.setting.env_kwargs
-        return task_id(task.env_id, task.seed, env_kwargs=kwargs, options=task.options), one.attempt, one.seat
 
-
-def _key_of(record: Record) -> tuple[str, int, int | None]:
-    return record["task"]["id"], record["attempt"], record.get("against_from")
+def _play_of(record: Record) -> _Play:
+    return _Play(record["group"], record["attempt"], record.get("against_from"))
 
 
 def _like(base: Setting, who: Any, given: Mapping[str, Any]) -> Setting:

@@ -98,6 +98,10 @@ class Player(ABC):
             ask: Asks the engine, if there is one.
         """
 
+    def texts(self, episode: Episode) -> dict[str, Any]:
+        """Return fields of a record with the texts of its ids."""
+        return {}
+
 
 class TextChat:
     """Chat whose ids are the numbers of messages, so that whatever reads text is sampled like a model."""
@@ -176,6 +180,8 @@ class ModelPlayer(Player):
         limits: Limits on its tokens.
     """
 
+    chat: Chat
+
     def __init__(self, chat: Chat, engine: Engine | AsyncEngine, limits: Limits) -> None:
         self.chat, self.engine, self.limits = chat, engine, limits
 
@@ -191,6 +197,11 @@ class ModelPlayer(Player):
             return ask(Request(name, ids, own, derive_seed(seed, seat, count), count, seen))
 
         return sample
+
+    def texts(self, episode: Episode) -> dict[str, Any]:
+        """Return fields of a record with the texts of its ids, so that its page needs no tokenizer."""
+        encoder, row = self.chat.encoder, episode.row
+        return {"prompt_text": encoder.decode(row.prompt_ids), "token_texts": encoder.pieces(row.completion_ids)}
 
 
 class ServerPlayer(Player):
@@ -403,10 +414,9 @@ def player(
     who: Any,
     setting: Setting,
     *,
-    temperature: float | None = None,
+    temperature: float = 1.0,
     base_url: str | None = None,
     vllm: bool = False,
-    dtype: str | None = None,
 ) -> Iterator[Player]:
     """Provide a player, whose model is loaded for the ``with`` block.
 
@@ -414,15 +424,13 @@ def player(
         who: ``random``, ``solver``, ``always:ACTION``, ``module:function``, a policy (``TextPolicy``), the folder of a
             run, a model or an adapter, a hub id, ``tiny``, or a model with its tokenizer.
         setting: How it plays.
-        temperature: Temperature of the sampling; 0 takes the most probable token. Default: 1, as in training.
+        temperature: Temperature of the sampling; 0 takes the most probable token.
         base_url: Address of the server that has the model.
         vllm: Run the model with vLLM.
-        dtype: Type of the weights.
 
     Raises:
         ConfigError: There is no such player.
     """
-    temperature = 1.0 if temperature is None else temperature
     if base_url is not None:
         longest = setting.for_model(None).max_tokens_per_turn
         assert longest is not None
@@ -436,7 +444,7 @@ def player(
     elif vllm:
         yield _of_vllm(who, setting, temperature)
     else:
-        model, tokenizer = who if isinstance(who, tuple) else load_model(who, dtype=dtype)
+        model, tokenizer = who if isinstance(who, tuple) else load_model(who)
         yield model_player(model, tokenizer, setting.for_model(tokenizer), temperature)
 
 
@@ -511,7 +519,7 @@ def find_model(source: str | Path) -> str | Path:
     return source
 
 
-def load_model(source: str | Path | None, *, dtype: str | None = None, trainable: bool = False) -> tuple[Any, Any]:
+def load_model(source: str | Path, *, dtype: str | None = None, trainable: bool = False) -> tuple[Any, Any]:
     """Return a model and its tokenizer.
 
     Args:
@@ -526,7 +534,7 @@ def load_model(source: str | Path | None, *, dtype: str | None = None, trainable
         import torch
         from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-    if source is None or str(source) == "tiny":
+    if str(source) == "tiny":
         from gym_trl.testing.tiny import tiny_model, tiny_tokenizer
 
         tokenizer = tiny_tokenizer()

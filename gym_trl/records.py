@@ -6,7 +6,6 @@ most the last line, which readers skip. ``docs/runs.md`` explains the fields.
 
 import json
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
@@ -210,7 +209,7 @@ def _plain(value: Any) -> Any:
 _DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(("policy", "split", "step", "group", "seat", "last_observation", "return", "success")),
     **dict.fromkeys(("error", "prompt_tokens", "completion_tokens", "sampled_tokens", "advantages")),
-    **dict.fromkeys(("prompt_ids", "completion_ids", "mask", "logprobs", "token_texts")),
+    **dict.fromkeys(("prompt_ids", "completion_ids", "mask", "logprobs", "token_texts", "prompt_text")),
     "attempt": 0,
     "opening": [],
     "spec": {},
@@ -344,14 +343,6 @@ def messages_of(record: Mapping[str, Any], *, thinking: bool = False) -> list[di
         thought = f"<think>\n{turn['thinking']}\n</think>\n\n" if thinking and turn["thinking"] else ""
         messages.append({"role": "assistant", "content": thought + turn["answer"]})
     return messages
-
-
-def groups_of(records: Iterable[Record]) -> dict[str, list[Record]]:
-    """Return the records of each task by its ``id``."""
-    groups: defaultdict[str, list[Record]] = defaultdict(list)
-    for record in records:
-        groups[record["task"]["id"]].append(record)
-    return dict(groups)
 
 
 def sft_rows(

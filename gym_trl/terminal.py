@@ -1,8 +1,10 @@
-"""The terminal: an environment that a person plays, and the episodes of a run."""
+"""The terminal: lines about long work, an environment that a person plays, and the episodes of a run."""
 
+import logging
 import random
 import re
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -31,6 +33,21 @@ def printable(text: str) -> str:
     text = _ACTED_UPON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     encoding = sys.stdout.encoding or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+class Progress:
+    """Lines about long work in the log, at most one in ten seconds, and none at its beginning."""
+
+    seconds = 10.0
+
+    def __init__(self) -> None:
+        self._said = time.monotonic()
+
+    def say(self, line: str) -> None:
+        """Log a line if it is time for one."""
+        if time.monotonic() - self._said > self.seconds:
+            self._said = time.monotonic()
+            logging.getLogger(__name__).info("%s", line)
 
 
 def play(

@@ -156,6 +156,12 @@ def test_a_value_that_is_no_json_is_a_text() -> None:
     assert read("list", words)["env_kwargs"] == {"a": "no", "b": "x: y", "c": "5", "d": 0.001}
 
 
+def test_players_are_texts_and_may_be_several() -> None:
+    given = read("eval", ["--model", "12", "--against", "1e3"])
+    assert (given["model"], given["against"]) == ("12", "1e3")
+    assert read("eval", ["--model", "12", "--model", "solver"])["model"] == ["12", "solver"]
+
+
 @pytest.mark.parametrize("name", ["check", "train", "eval"])
 def test_flags_are_read_from_the_file_that_they_print(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

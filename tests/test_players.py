@@ -204,7 +204,7 @@ def test_a_folder_and_a_run_play_like_the_model_in_memory(tiny: Path, tmp_path: 
     run_folder = tmp_path / "run"
     run_folder.mkdir()
     (run_folder / "model").symlink_to(tiny)
-    assert answers(play(tiny, dtype="float32")) == answers(play(str(run_folder), dtype="float32"))
+    assert answers(play(tiny)) == answers(play(str(run_folder)))
     model, tokenizer = load_model(tiny)
     assert tokenizer.padding_side == "left"
     assert {str(weight.dtype) for weight in model.parameters()} == {"torch.float32"}
@@ -241,7 +241,7 @@ def test_an_adapter_is_merged_to_play_and_apart_to_be_trained_further(tiny: Path
     assert not torch.allclose(expected, base, atol=1e-2)
     assert not any("lora" in name for name, _ in merged.named_parameters())
     assert {"lora_" in name for name, weight in apart.named_parameters() if weight.requires_grad} == {True}
-    assert len(play(tmp_path, dtype="float32")) == 6
+    assert len(play(tmp_path)) == 6
 
 
 def test_a_template_that_does_not_continue_needs_a_history() -> None:

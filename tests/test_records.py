@@ -14,7 +14,6 @@ from gym_trl.errors import ConfigError
 from gym_trl.records import (
     ROLLOUTS,
     append,
-    groups_of,
     messages_of,
     preference_rows,
     read_records,
@@ -107,7 +106,7 @@ def test_any_line_is_a_record_of_which_everything_can_be_made_or_is_skipped(
     record = recorded(played())
     path.write_text(json.dumps({**record, "turns": [*record["turns"], *turns], **changed, "version": 1}) + "\n")
     read = list(read_records(path))
-    to_json([sft_rows(read, min_return=-9.0), sft_rows(read), preference_rows(read), groups_of(read)])
+    to_json([sft_rows(read, min_return=-9.0), sft_rows(read), preference_rows(read)])
 
 
 @pytest.mark.parametrize("number", ["1e308", "1e999", "NaN", "1" + "0" * 400, "true", '"1"'])
@@ -160,4 +159,3 @@ def test_seats_and_other_openings_are_not_compared() -> None:
     assert len(preference_rows([one, other])) == 1
     assert preference_rows([one | {"seat": 0}, other | {"seat": 1}]) == []
     assert preference_rows([one, other | {"opening": [{"role": "user", "content": "Hello."}]}]) == []
-    assert set(groups_of([one, other])) == {one["task"]["id"]}

@@ -22,7 +22,7 @@ COLUMNS: Final = (
 _LARGEST: Final = 2**53  # largest exact integer in JavaScript
 _PREVIEW: Final = 72  # characters
 _SCORED: Final = ("task", "return", "success", "num_turns")
-_OF_TOKENS: Final = ("prompt_ids", "completion_ids", "mask", "logprobs", "token_texts")
+_OF_TOKENS: Final = ("prompt_ids", "completion_ids", "mask", "logprobs", "token_texts", "prompt_text")
 
 
 class Run:
@@ -164,11 +164,12 @@ class Decoder:
 
 def _tokens(record: Record, decoder: Decoder | None) -> dict[str, Any] | None:
     """Return the tokens of a completion; of a prompt only the text."""
-    ids, mask, logprobs, texts = (record[name] or [] for name in _OF_TOKENS[1:])
+    ids, mask, logprobs, texts = (record[name] or [] for name in _OF_TOKENS[1:-1])
     if not ids or len(mask) != len(ids):
         return None
     given = [text(one) for one in texts] if isinstance(texts, list) and len(texts) == len(ids) else None
     prompt = record["prompt_ids"] or []
+    unread = text(record["prompt_text"] or " ".join(map(str, prompt)))
     return {
         "ids": ids,
         "texts": decoder.pieces(ids) if decoder else given,
@@ -176,7 +177,7 @@ def _tokens(record: Record, decoder: Decoder | None) -> dict[str, Any] | None:
         "logprobs": [round(one, 4) if is_exact(one) else None for one in logprobs]
         if len(logprobs) == len(ids)
         else None,
-        "prompt": "".join(decoder.pieces(prompt)) if decoder else " ".join(map(str, prompt)),
+        "prompt": "".join(decoder.pieces(prompt)) if decoder else unread,
     }
 
 
