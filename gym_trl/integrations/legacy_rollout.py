@@ -40,7 +40,7 @@ def legacy_rollout_func(rollout_func: LegacyRolloutFunc, *, generate_url: str | 
         generate_url: URL to which the function posts its prompts, such as ``"http://0.0.0.0:8000/generate/"``.
 
     Raises:
-        ConfigError: At a rollout: the function returned invalid rows, or ``generate_url`` has no port or one in use.
+        ConfigError: At a rollout: a wrong number of rows was returned, or the port of ``generate_url`` is in use.
     """
 
     def play(prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
@@ -67,7 +67,6 @@ def legacy_rollout_func(rollout_func: LegacyRolloutFunc, *, generate_url: str | 
                     f"the rollout function returned {len(values)} rows of {name} for {len(asked)} prompts with "
                     f"args.num_generations={size}: it must be {len(asked) * size}, prompt by prompt"
                 )
-        _check(rows)
         return rows
 
     return play
@@ -84,18 +83,6 @@ def _render(prompt: Any, trainer: Any) -> str:
     )
 
 
-def _check(rows: Mapping[str, Any]) -> None:
-    for name in ("prompt_ids", "completion_ids", "logprobs"):
-        if name not in rows:
-            raise ConfigError(f"the rollout function returned no {name}; it returned {sorted(rows)}")
-    for row, (ids, logprobs) in enumerate(zip(rows["completion_ids"], rows["logprobs"], strict=True)):
-        if not ids or len(ids) != len(logprobs):
-            raise ConfigError(
-                f"row {row} has {len(ids)} completion_ids and {len(logprobs)} logprobs: there must be as many of "
-                "both, and at least one"
-            )
-
-
 @contextmanager
 def _generating(trainer: Any, url: str | None) -> Iterator[None]:
     """Serve ``url`` like ``trl vllm-serve`` until the block ends."""
@@ -103,8 +90,6 @@ def _generating(trainer: Any, url: str | None) -> Iterator[None]:
         yield
         return
     parts = urlsplit(url)
-    if parts.port is None:
-        raise ConfigError(f"generate_url must say a port, as http://0.0.0.0:8000/generate/ does, got {url!r}")
     lock, calls = Lock(), count(1)
 
     class Handler(BaseHTTPRequestHandler):
@@ -133,7 +118,7 @@ def _generating(trainer: Any, url: str | None) -> Iterator[None]:
             """Suppress the log of every request."""
 
     try:
-        server = ThreadingHTTPServer(("127.0.0.1", parts.port), Handler)
+        server = ThreadingHTTPServer(("127.0.0.1", parts.port or 80), Handler)
     except OSError as error:
         raise ConfigError(f"nothing can listen at {url}: {error}; is something else there?") from error
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)

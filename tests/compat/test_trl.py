@@ -307,30 +307,12 @@ def test_a_client_generates_n_answers_to_each_prompt_as_ids(server, client):
         client.generate([[7] * 5_000])
 
 
-def test_a_client_waits_for_its_server_if_it_is_told_to(server):
-    VLLMClient(base_url=server.url, connection_timeout=5)
-    with pytest.raises(ConnectionError):
-        VLLMClient(host="127.0.0.1", server_port=1, connection_timeout=0.2)
-    assert VLLMClient().base_url == "http://0.0.0.0:8000"
-
-
-def test_trls_own_client_is_understood_by_its_address(server):
-    class VLLMClient:
-        base_url = server.url
-
-    assert agent().run_agent(VLLMClient(), config(), ["2 * 4"])[0].endswith("It is 8.")
-    with pytest.raises(ConfigError):
-        agent().run_agent(7, config(), ["2 * 4"])
-
-
 @pytest.mark.parametrize(
     "make",
     [
         lambda: config(n=0),
         lambda: config(max_tokens=0),
         lambda: CodeAgentEnvironment(7, TOKENIZER),
-        lambda: agent(stop_string=""),
-        lambda: agent(parsing_string=""),
     ],
 )
 def test_arguments_that_cannot_work_are_refused(make):

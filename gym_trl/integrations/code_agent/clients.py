@@ -1,10 +1,9 @@
 """Clients that sample for environments: of a vLLM server, and of the model in training."""
 
-import time
 from abc import ABC, abstractmethod
 from collections import defaultdict, deque
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -102,10 +101,6 @@ class VLLMClient(Client):
         base_url: Address of the server. Default: ``host`` and ``server_port``.
         host: Host of the server.
         server_port: Port of the server.
-        connection_timeout: Maximum seconds to wait until the server is ready.
-
-    Raises:
-        ConnectionError: The server did not become ready.
     """
 
     def __init__(
@@ -113,19 +108,8 @@ class VLLMClient(Client):
         base_url: str | None = None,
         host: str = "0.0.0.0",  # noqa: S104 -- as TRL has it
         server_port: int = 8000,
-        connection_timeout: float = 0.0,
     ) -> None:
-        import httpx
-
         self.base_url = (base_url or f"http://{host}:{server_port}").rstrip("/")
-        deadline = time.monotonic() + connection_timeout
-        while connection_timeout:
-            with suppress(httpx.HTTPError):
-                if httpx.get(f"{self.base_url}/health", timeout=connection_timeout).status_code == 200:
-                    return
-            if time.monotonic() > deadline:
-                raise ConnectionError(f"no vLLM server answers at {self.base_url}: start one with vllm serve MODEL")
-            time.sleep(0.1)
 
     def engine(self, config: VLLMClientGenerationConfig, stops: Stops) -> AbstractContextManager[Any]:
         """Provide a ``ServerEngine``."""
@@ -229,12 +213,3 @@ def render(tokenizer: Any, prompt: Any) -> str:
         return prompt
     messages = [{"role": message["role"], "content": message["content"]} for message in prompt]
     return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
-
-
-def client_of(vllm_client: Any) -> Client:
-    """Return a client itself, and one with the address of TRL's own client."""
-    if isinstance(vllm_client, Client):
-        return vllm_client
-    if isinstance(url := getattr(vllm_client, "base_url", None), str):  # TRL's client
-        return VLLMClient(base_url=url)
-    raise ConfigError(f"vllm_client must be a VLLMClient, got {vllm_client!r:.80}")

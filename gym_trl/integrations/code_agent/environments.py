@@ -18,9 +18,9 @@ from gym_trl.grpo.trainer_engine import SAMPLING
 from gym_trl.grpo.trl_versions import end_ids, tokenizer_of
 from gym_trl.integrations.code_agent.clients import (
     CALLS,
+    Client,
     TrainerClient,
     VLLMClientGenerationConfig,
-    client_of,
     encode_prompt,
     render,
 )
@@ -108,7 +108,7 @@ class CodeAgentEnvironment(Environment):
         output_string_end: Tag after the output of a program.
 
     Raises:
-        ConfigError: The executer has no ``execute``, or a tag is empty.
+        ConfigError: The executer has no ``execute``.
     """
 
     def __init__(
@@ -123,9 +123,6 @@ class CodeAgentEnvironment(Environment):
     ) -> None:
         if not callable(getattr(code_executer, "execute", None)):
             raise ConfigError(f"code_executer needs execute(codes) -> outputs, and {code_executer!r:.80} has none")
-        for name, tag in (("parsing_string", parsing_string), ("stop_string", stop_string)):
-            if not tag:
-                raise ConfigError(f"{name} must not be empty")
         self.code_executer, self.tokenizer, self.tools_script = code_executer, tokenizer, tools_script
         self.parsing_string, self.stop_string = parsing_string, stop_string
         self.output_string_start, self.output_string_end = output_string_start, output_string_end
@@ -146,13 +143,13 @@ class CodeAgentEnvironment(Environment):
         return f"{self.tools_script}\n{code}" if self.tools_script else code
 
     def play(
-        self, vllm_client: Any, generation_config: VLLMClientGenerationConfig, prompts: Sequence[str]
+        self, vllm_client: Client, generation_config: VLLMClientGenerationConfig, prompts: Sequence[str]
     ) -> list[Episode]:
         """Return the conversations with their ids, masks and logprobs, ``n`` per prompt and in order."""
         call, expanded = next(CALLS), [prompt for prompt in prompts for _ in range(generation_config.n)]
         chat = _CodeChat(self, generation_config.stop or ())
         stops = Stops(frozenset({self.tokenizer.eos_token_id} - {None}), chat.stop_strings)
-        with client_of(vllm_client).engine(generation_config, stops) as engine, self._pool() as pool:
+        with vllm_client.engine(generation_config, stops) as engine, self._pool() as pool:
             played = run(
                 rollout(
                     [Task(_ENV_ID, place) for place in range(len(expanded))],
@@ -167,7 +164,7 @@ class CodeAgentEnvironment(Environment):
         return [episode for [episode] in played]
 
     def run_agent(
-        self, vllm_client: Any, generation_config: VLLMClientGenerationConfig, prompts: Sequence[str]
+        self, vllm_client: Client, generation_config: VLLMClientGenerationConfig, prompts: Sequence[str]
     ) -> list[str]:
         """Return the whole texts including the prompts, ``n`` per prompt and in order."""
         texts = []
@@ -179,7 +176,7 @@ class CodeAgentEnvironment(Environment):
         return texts
 
     def generate(
-        self, vllm_client: Any, generation_config: VLLMClientGenerationConfig, prompts: list[str]
+        self, vllm_client: Client, generation_config: VLLMClientGenerationConfig, prompts: list[str]
     ) -> list[TokenIds]:
         """Return the ids of the completions, ``n`` per prompt and in order."""
         return [episode.row.completion_ids for episode in self.play(vllm_client, generation_config, prompts)]
