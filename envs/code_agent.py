@@ -4,7 +4,6 @@ import json
 import random
 import re
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from gym_trl.envs.text_game import Step, TextGame
@@ -126,15 +125,6 @@ class CodeAgent(TextGame):
         """Make the sandbox, which starts with the first program."""
         self.sandbox = Sandbox(_LIMITS)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the state without the process; a copy runs the programs again when it needs their variables."""
-        return {name: value for name, value in vars(self).items() if name != "sandbox"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore the state without a process."""
-        vars(self).update(state)
-        self.sandbox = Sandbox(_LIMITS)
-
     @property
     def instructions(self) -> str:
         """Rules and action format."""
@@ -154,8 +144,6 @@ class CodeAgent(TextGame):
     def deal(self) -> None:
         """Draw a problem in which every operation affects the results."""
         self.sandbox.close()
-        self.ran: list[str] = []
-        """Programs that set the variables."""
         rng = random.Random(f"{self.instance} {self.steps}")
         self.operations: _Operations = ()
         self.cases: list[tuple[list[int], Any]] = []
@@ -164,7 +152,8 @@ class CodeAgent(TextGame):
             self.operations = _draw(rng, self.steps)
             inputs = [[rng.randint(-20, 20) for _ in range(rng.randint(3, 9))] for _ in range(_EXAMPLES + _TESTS)]
             inputs[_EXAMPLES] = []
-            self.cases = [(numbers, _apply(self.operations, numbers)) for numbers in inputs]
+            solve = _function(_program(self.operations))
+            self.cases = [(numbers, solve(numbers)) for numbers in inputs]
 
     def show(self) -> str:
         """Return the turns left, and first the problem."""
@@ -190,12 +179,7 @@ class CodeAgent(TextGame):
         return self._run(code) if call[1].lower() == "run" else self._submit(code)
 
     def _run(self, code: str) -> Step:
-        if not self.sandbox.alive:
-            for earlier in self.ran:
-                self.sandbox.run(earlier)
-        result = self.sandbox.run(code)
-        self.ran = [*self.ran, code] if self.sandbox.alive else []
-        return self.turn(_shown(result) or "It wrote nothing.")
+        return self.turn(_shown(self.sandbox.run(code)) or "It wrote nothing.")
 
     def _submit(self, code: str) -> Step:
         self.sandbox.close()
@@ -268,28 +252,21 @@ def _draw(rng: random.Random, steps: int) -> _Operations:
     return [(kind, rng.choice(kind.parameters)) for kind in kinds]
 
 
-@cache
-def _function(code: str) -> Callable[[list[int], int], Any]:
-    function: Callable[[list[int], int], Any] = eval(f"lambda numbers, k: {code.replace('{k}', 'k')}")  # noqa: S307 -- ours
-    return function
-
-
-def _apply(operations: _Operations, numbers: list[int]) -> Any:
-    result = list(numbers)
-    for kind, k in operations:
-        result = _function(kind.code)(result, k)
-    return result
-
-
 def _decides(operations: _Operations, tests: Sequence[tuple[list[int], Any]]) -> bool:
     """Return whether no value is the result of a third of the tests, and each but the last operation affects some."""
     results = [json.dumps(result) for _, result in tests]
     if max(map(results.count, results)) > _TESTS // 3 or any(len(result) > 200 for result in results):
         return False
-    fewer = ([*operations[:i], *operations[i + 1 :]] for i in range(len(operations) - 1))
-    return not any(all(_apply(others, given) == result for given, result in tests) for others in fewer)
+    fewer = [_function(_program([*operations[:i], *operations[i + 1 :]])) for i in range(len(operations) - 1)]
+    return not any(all(solve(given) == result for given, result in tests) for solve in fewer)
 
 
 def _program(operations: _Operations) -> str:
     *lines, last = [kind.code.replace("{k}", str(k)) for kind, k in operations]
     return "\n".join(["def solve(numbers):", *(f"    numbers = {line}" for line in lines), f"    return {last}"])
+
+
+def _function(program: str) -> Callable[[list[int]], Any]:
+    names: dict[str, Callable[[list[int]], Any]] = {}
+    exec(program, names)  # noqa: S102 -- ours
+    return names["solve"]

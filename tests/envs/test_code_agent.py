@@ -1,7 +1,5 @@
 """CodeAgent: its sentences say what its tests demand, variables stay for an episode, and only right values count."""
 
-import pickle
-
 import pytest
 from hypothesis import given, strategies as st
 from support.lanes import examples
@@ -22,14 +20,11 @@ def test_the_solvers_program_and_no_constant_passes_the_tests(instance: int, ste
     assert max(map(results.count, results)) <= len(results) // 3
 
 
-def test_variables_stay_for_an_episode_also_in_a_copy_and_a_submission_has_none() -> None:
+def test_variables_stay_for_an_episode_and_a_submission_has_none() -> None:
     env = CodeAgent()
     env.reset(seed=0)
     env.step("run:\nnumbers = [1]")
-    copy = pickle.loads(pickle.dumps(env))
     assert env.step("RUN: numbers.append(2); numbers")[0].startswith("[1, 2]\n")
-    assert copy.step("run: numbers")[0].startswith("[1]\n")
-    copy.close()
     assert "NameError" in env.step("submit: solve = numbers")[0]
     env.reset(seed=0)
     assert "NameError" in env.step("run: numbers")[0]

@@ -369,12 +369,13 @@ def test_a_step_needs_a_reset_and_a_text(env_id: str) -> None:
 
 @every_preset
 def test_an_environment_is_rebuilt_from_its_spec_and_is_small(env_id: str, difficulty: str) -> None:
-    """Under 64 KB in the middle of a game, apart from what all instances share."""
+    """Under 64 KB in the middle of a game, apart from what all instances share; one with a sandbox is not copied."""
     env = gym.make(env_id, difficulty=difficulty)
     assert env.spec is not None
     assert gym.make(env.spec).reset(seed=3) == env.reset(seed=3)
-    env.step(env.get_wrapper_attr("random_policy")(0)(""))
-    assert len(pickle.dumps(env.unwrapped)) < 2**16
+    if env_id not in FEWER:
+        env.step(env.get_wrapper_attr("random_policy")(0)(""))
+        assert len(pickle.dumps(env.unwrapped)) < 2**16
 
 
 # ---------------------------------------------------------------------------------------------------------------------
