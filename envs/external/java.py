@@ -1,9 +1,7 @@
 """Programs in Java, each run by one virtual machine for all environments of a process."""
 
-import atexit
 import os
 import shutil
-from contextlib import suppress
 from functools import reduce
 from pathlib import Path
 from threading import RLock
@@ -90,16 +88,4 @@ def _started(jar: str) -> Any:
         enable_auth=True,
         return_proc=True,
     )
-    gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token), java_process=process)
-    atexit.register(_end, gateway)
-    return gateway
-
-
-def _end(gateway: Any) -> None:
-    process = gateway.java_process
-    with suppress(Exception):  # it may be gone, which raises various exceptions
-        gateway.shutdown()
-    process.kill()
-    process.wait()
-    process.stdin.close()
-    process.stdout.close()
+    return JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token), java_process=process)
