@@ -4,11 +4,9 @@ import asyncio
 import inspect
 import os
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from importlib import import_module
 from math import nan
 from typing import Any
-from uuid import uuid4
 
 from gym_trl.bases import run
 from gym_trl.episode import Episode
@@ -23,7 +21,7 @@ _CODES = {StopReason.CANCELLED: 1, StopReason.ENV_ERROR: 13}
 def as_row(
     played: Episode, *, name: str = "gym-trl", completion_params: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return an episode as a row in Eval Protocol's schema, as plain JSON values; its package is not needed.
+    """Return an episode as Eval Protocol's ``EvaluationRow`` validates it: plain JSON values, without its defaults.
 
     >>> from gym_trl.episode import Segment
     >>> from gym_trl.types import Answer, StepResult, Task
@@ -64,11 +62,9 @@ def as_row(
         "rollout_status": {
             "code": _FINISHED if reason is None else _CODES.get(reason, _FINISHED),
             "message": played.error or f"The episode ended: {reason}",
-            "details": [],
         },
         "evaluation_result": result,
         "execution_metadata": {
-            "rollout_id": uuid4().hex,  # without one `ep logs` shows no row
             "usage": {"prompt_tokens": sizes[0], "completion_tokens": sizes[1], "total_tokens": sum(sizes)},
             "finish_reason": str(reason),
             "extra": {
@@ -81,16 +77,11 @@ def as_row(
         },
         "eval_metadata": {
             "name": name,
-            "description": None,
-            "version": "v1",
-            "status": {"code": _FINISHED, "message": "Evaluation finished", "details": []},
+            "status": {"code": _FINISHED, "message": "Evaluation finished"},
             "num_runs": 1,
             "aggregation_method": "mean",
-            "passed_threshold": None,
-            "passed": None,
         },
-        "created_at": datetime.now(UTC).isoformat(),
-        "pid": os.getpid(),
+        "pid": os.getpid(),  # `ep logs` looks whether it still runs
     }
 
 

@@ -78,7 +78,6 @@ class OpenEnv(gym.Env[str, str]):
         action_parser: Callable[[str], Any] | None = None,
         instructions: str = "",
         timeout: float = 60.0,
-        render_mode: None = None,
     ) -> None:
         if (base_url is None) == (client is None):
             raise ConfigError(
@@ -150,10 +149,6 @@ class OpenEnv(gym.Env[str, str]):
         if hasattr(client, "close"):
             client.close()
 
-    def __getstate__(self) -> dict[str, Any]:
-        # A client is not copied; the copy makes its own.
-        return {**self.__dict__, "_client": None, "_playing": False}
-
     @contextmanager
     def _closed_on_failure(self) -> Iterator[None]:
         try:
@@ -168,8 +163,6 @@ class OpenEnv(gym.Env[str, str]):
         fields = _fields(observation)
         if self._prompt_builder is not None:
             text = self._prompt_builder(observation, len(self._history) + 1, list(self._history))
-            if not isinstance(text, str):
-                raise ConfigError(f"prompt_builder must return text, got {type(text).__name__}: {text!r:.80}")
         elif fields.keys() >= _OURS:
             text = fields["text"]
         else:
