@@ -27,7 +27,7 @@ from gym_trl.errors import ConfigError, MissingDependencyError, caused_by_model,
 from gym_trl.executors import thread
 from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.make import EXECUTORS, make_pool
-from gym_trl.executors.process import PythonProcess, pack
+from gym_trl.executors.process import ProcessHost, pack
 from gym_trl.executors.protocol import EnvPool, Result
 from gym_trl.play import Limits
 from gym_trl.rollout import rollout
@@ -536,15 +536,13 @@ def test_a_program_that_ends_without_closing_leaves_no_process_behind():
 
 
 @elsewhere
-def test_a_python_process_runs_no_module_of_the_working_directory_and_raises_what_was_raised(tmp_path, monkeypatch):
+def test_a_process_runs_no_module_of_the_working_directory(tmp_path, monkeypatch):
     for name in (*sys.stdlib_module_names, "cloudpickle", "gym_trl", "gymnasium", "numpy", "theirs"):
         (tmp_path / f"{name}.py").write_text("open('ran', 'w').close()\n")
     monkeypatch.chdir(tmp_path)
-    process = PythonProcess(pack(lambda: [3]))
-    assert process.call("index", 3) == 0
-    with pytest.raises(ValueError, match="not in list"):
-        process.call("index", 4)
-    process.close()
+    host = ProcessHost(pack(lambda _: Walk()))
+    assert isinstance(host.execute("a", Task("Walk", 0)), StepResult)
+    host.close()
     assert not (tmp_path / "ran").exists()
 
 

@@ -27,32 +27,29 @@ class EnvHost:
     def __init__(self, make: EnvFactory) -> None:
         self._make = make
         self._free: defaultdict[str, list[TextEnvironment]] = defaultdict(list)
-        self._playing: dict[str, tuple[str, TextEnvironment]] = {}
+        self.playing: dict[str, tuple[str, TextEnvironment]] = {}
+        """Id and environment of each episode."""
 
     def execute(self, key: str, work: Task | str) -> Result:
         """Reset or step the environment of an episode; what it raises is a failure, an interrupt is raised."""
         try:
             if isinstance(work, str):
-                return take_step(self.env(key), work)
+                return take_step(self.playing[key][1], work)
             self.release(key)
             free = self._free[work.env_id]
             env = free.pop() if free else self._make(work.env_id)
-            self._playing[key] = work.env_id, env
+            self.playing[key] = work.env_id, env
             return begin(env, work)
         except BaseException as error:
-            if key in self._playing:
-                close_env(self._playing.pop(key)[1], broken=True)
+            if key in self.playing:
+                close_env(self.playing.pop(key)[1], broken=True)
             raise_interrupt(error)
             return failed(work, error)
 
-    def env(self, key: str) -> TextEnvironment:
-        """Return the environment of an episode."""
-        return self._playing[key][1]
-
     def release(self, key: str) -> None:
         """End an episode."""
-        if key in self._playing:
-            env_id, env = self._playing.pop(key)
+        if key in self.playing:
+            env_id, env = self.playing.pop(key)
             self._free[env_id].append(env)
 
     def kill(self) -> None:
@@ -60,8 +57,8 @@ class EnvHost:
 
     def close(self) -> None:
         """Close every environment."""
-        envs = [env for _, env in self._playing.values()] + [env for free in self._free.values() for env in free]
-        self._playing.clear()
+        envs = [env for _, env in self.playing.values()] + [env for free in self._free.values() for env in free]
+        self.playing.clear()
         self._free.clear()
         for env in envs:
             close_env(env)
@@ -87,7 +84,7 @@ class InlinePool(EnvPool):
 
     def env(self, key: str) -> TextEnvironment:
         """Return the environment of an episode that has begun, such as for a policy that is made from it."""
-        return self._host.env(key)
+        return self._host.playing[key][1]
 
     def release(self, key: str) -> None:
         """End an episode; its instance is used again."""

@@ -7,10 +7,9 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread
@@ -25,7 +24,7 @@ from gym_trl.bases import CLOSE_S
 from gym_trl.errors import refused
 from gym_trl.executors.inline import EnvHost
 from gym_trl.executors.protocol import EnvFactory, Result
-from gym_trl.executors.thread import Host, ThreadPool
+from gym_trl.executors.thread import LOST, ThreadPool
 from gym_trl.types import EnvFailure, StopReason, Task
 
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -39,39 +38,56 @@ class ProcessEnded(RuntimeError):  # noqa: N818 -- what has happened
         self.by_itself, self.before = by_itself, before
 
 
-class PythonProcess:
-    """Object in a new Python process, whose methods are called from here, one at a time.
+class ProcessHost(EnvHost):
+    """Environments in a new Python process.
 
-    >>> process = PythonProcess(pack(lambda: [3, 4]))
-    >>> process.call("index", 4)
-    1
-    >>> process.close()
+    >>> host = ProcessHost(pack(gym.make))
+    >>> host.execute("a", Task("TrlEnv/Echo-v0", seed=0)).observation
+    'woadw'
+    >>> host.close()
 
     The process starts with the first call. It finds the same modules as this one, prints to stderr, has a session of
     its own, and ends with this one.
 
     Args:
-        packed: Function that makes the object, as ``pack`` returns it.
+        packed: Function that makes an environment from its id, as ``pack`` returns it.
     """
+
+    start_s = 120.0
 
     def __init__(self, packed: bytes) -> None:
         self._packed = packed
         self._popen: subprocess.Popen[bytes] | None = None
 
-    def call(self, method: str, *arguments: Any, timeout: float | None = None) -> Any:
-        """Return the result of a method, or raise what it raised.
+    def execute(self, key: str, work: Task | str) -> Result:
+        """Reset or step the environment of an episode; ``LOST`` if the process has ended since the last call."""
+        try:
+            result: Result = self.call(key, work)
+        except ProcessEnded as ended:
+            self.lost = str(ended)
+            if ended.before:
+                return LOST
+            crashed = isinstance(work, str) and ended.by_itself
+            return EnvFailure(self.lost, StopReason.CRASHED if crashed else StopReason.ENV_ERROR)
+        return result
+
+    def release(self, key: str) -> None:
+        """End an episode."""
+        with suppress(ProcessEnded):
+            self.call(key, None)
+
+    def call(self, key: str, work: Task | str | None) -> Any:
+        """Return the result of a call in the process, or raise what it raised; ``None`` releases the episode.
 
         Raises:
-            TimeoutError: It did not return in time; the process can only be killed.
             ProcessEnded: The process has ended.
         """
         popen = self._popen = self._popen or self._start()
         if popen.poll() is not None:
             raise ProcessEnded("its process has ended between two calls", before=True)
         try:
-            self._pipe.send((method, arguments))
-            late = not self._pipe.poll(timeout)
-            returned, result = (False, TimeoutError(f"{method} is late")) if late else self._pipe.recv()
+            self._pipe.send((key, work))
+            returned, result = self._pipe.recv()
         except (EOFError, OSError):
             with suppress(subprocess.TimeoutExpired):
                 popen.wait(CLOSE_S)
@@ -96,7 +112,7 @@ class PythonProcess:
             self._popen.wait(CLOSE_S)
 
     def close(self) -> None:
-        """Let the object close and the process end; kill it if it does not."""
+        """Let the process close its environments and end; kill it if it does not."""
         if self._popen is None:
             return
         self._pipe.close()
@@ -124,8 +140,8 @@ class PythonProcess:
         return popen
 
 
-def pack(build: Callable[[], Any]) -> bytes:
-    """Return a function for a ``PythonProcess``, with the paths and registered environments that it may need."""
+def pack(make: EnvFactory) -> bytes:
+    """Return a function for a ``ProcessHost``, with the paths and registered environments that it may need."""
     import cloudpickle
 
     specs = []
@@ -133,36 +149,41 @@ def pack(build: Callable[[], Any]) -> bytes:
         if callable(spec.entry_point):  # it cannot be imported by its name
             with suppress(Exception):  # it may not be needed; if it is, making it raises
                 specs.append(cloudpickle.dumps(spec))
-    return pickle.dumps((sys.path, specs, cloudpickle.dumps(build)))
+    return pickle.dumps((sys.path, specs, cloudpickle.dumps(make)))
 
 
 def serve(descriptor: int) -> None:
-    """Run the process of a ``PythonProcess``."""
+    """Run the process of a ``ProcessHost``."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and closes the pipe
     os.set_inheritable(descriptor, False)
     pipe = Connection(descriptor)
     os.register_at_fork(after_in_child=pipe.close)  # in a fork it would hide the end of this process
     Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    host: EnvHost | None = None
     with suppress(EOFError, OSError):
-        paths, specs, build = pickle.loads(pipe.recv_bytes())  # noqa: S301 -- the parent's
+        paths, specs, make = pickle.loads(pipe.recv_bytes())  # noqa: S301 -- the parent's
         sys.path += [path for path in paths if path not in sys.path]
         for packed in specs:
             with suppress(Exception):  # it may need what is not here
                 spec = pickle.loads(packed)  # noqa: S301 -- the parent's
                 gym.registry.setdefault(spec.id, spec)
-        target: Any = None
         while True:
-            method, arguments = pipe.recv()
+            key, work = pipe.recv()
             try:
-                if target is None:
+                if host is None:
                     with refused("in another process, what makes the environments"):
-                        target = pickle.loads(build)()  # noqa: S301 -- the parent's
-                message = pickle.dumps((True, getattr(target, method)(*arguments)))
+                        host = EnvHost(pickle.loads(make))  # noqa: S301 -- the parent's
+                result = None
+                if work is None:
+                    host.release(key)
+                else:
+                    result = _transferable(host.execute(key, work))
+                message = pickle.dumps((True, result))
             except BaseException as error:
                 message = _raised(error)
             pipe.send_bytes(message)
-    if hasattr(target, "close"):
-        target.close()
+    if host is not None:
+        host.close()
     _end_children(os.getpid())
 
 
@@ -192,43 +213,15 @@ def _end_children(pid: int) -> None:
                 child.kill()
 
 
-class ProcessHost(PythonProcess):
-    """Environments in another process."""
-
-    start_s = 120.0
-    lost = ""
-
-    def execute(self, key: str, work: Task | str) -> Result | None:
-        """Reset or step the environment of an episode; ``None`` if the process has ended since the last call."""
-        try:
-            result: Result = self.call("execute", key, work)
-        except ProcessEnded as ended:
-            self.lost = str(ended)
-            if ended.before:
-                return None
-            crashed = isinstance(work, str) and ended.by_itself
-            return EnvFailure(self.lost, StopReason.CRASHED if crashed else StopReason.ENV_ERROR)
+def _transferable(result: Result) -> Result:
+    """Return a result that can be unpickled without the modules of its environment."""
+    if isinstance(result, EnvFailure):
         return result
-
-    def release(self, key: str) -> None:
-        """End an episode."""
-        with suppress(ProcessEnded):
-            self.call("release", key)
-
-
-class PlainHost(EnvHost):
-    """Host whose results can be unpickled without the modules of its environments."""
-
-    def execute(self, key: str, work: Task | str) -> Result:
-        """Reset or step the environment of an episode."""
-        result = super().execute(key, work)
-        if isinstance(result, EnvFailure):
-            return result
-        info = {}
-        for name, value in result.info.items():
-            with suppress(TypeError):
-                info[_plain(name)] = _plain(value)
-        return replace(result, observation=_plain(result.observation), info=info)
+    info = {}
+    for name, value in result.info.items():
+        with suppress(TypeError):
+            info[_plain(name)] = _plain(value)
+    return replace(result, observation=_plain(result.observation), info=info)
 
 
 def _plain(value: Any) -> Any:
@@ -272,9 +265,9 @@ class ProcessPool(ThreadPool):
     def __init__(self, make: EnvFactory, **options: Any) -> None:
         super().__init__(make, **options)
         with refused(f"{type(self).__name__} pickles what makes the environments, which"):
-            self._packed = pack(partial(PlainHost, make))
+            self._packed = pack(make)
 
-    def host(self) -> Host:
+    def host(self) -> EnvHost:
         """Return a new process, which starts with its first call."""
         return ProcessHost(self._packed)
 

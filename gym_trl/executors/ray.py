@@ -8,9 +8,9 @@ from typing import Any
 
 from gym_trl.bases import CLOSE_S
 from gym_trl.errors import needs
-from gym_trl.executors.process import ProcessEnded, ProcessHost, ProcessPool, PythonProcess
+from gym_trl.executors.inline import EnvHost
+from gym_trl.executors.process import ProcessEnded, ProcessHost, ProcessPool
 from gym_trl.executors.protocol import EnvFactory
-from gym_trl.executors.thread import Host
 from gym_trl.types import Task
 
 
@@ -39,7 +39,7 @@ class RayPool(ProcessPool):
         self._actor_options = {"num_cpus": 0, "max_concurrency": 2} | dict(actor_options or {})
         self._made = count()
 
-    def host(self) -> Host:
+    def host(self) -> EnvHost:
         """Return a new actor, on the next machine in turn if it fits there."""
         self._connect()
         machines = sorted(node["NodeID"] for node in self._ray.nodes() if node["Alive"])
@@ -58,13 +58,13 @@ class RayPool(ProcessPool):
             self._ray.init(log_to_driver=False, logging_level=logging.ERROR)
 
 
-class _Agent(PythonProcess):
+class _Agent(ProcessHost):
     """Actor with a process."""
 
-    def answer(self, method: str, *arguments: Any) -> tuple[bool, Any]:
-        """Return whether a method has returned, and its result, or what it raised, which Ray might take for its own."""
+    def answer(self, key: str, work: Task | str | None) -> tuple[bool, Any]:
+        """Return whether a call has returned, and its result, or what it raised, which Ray might take for its own."""
         try:
-            return True, self.call(method, *arguments)
+            return True, self.call(key, work)
         except BaseException as error:
             return False, error
 
@@ -77,12 +77,12 @@ class _ActorHost(ProcessHost):
     def __init__(self, ray: Any, actor: Any) -> None:
         self._ray, self._actor = ray, actor
 
-    def call(self, method: str, *arguments: Any, timeout: float | None = None) -> Any:
-        """Return the result of a method, or raise what it raised."""
+    def call(self, key: str, work: Task | str | None) -> Any:
+        """Return the result of a call in the process, or raise what it raised."""
         try:
-            returned, result = self._ray.get(self._actor.answer.remote(method, *arguments))
+            returned, result = self._ray.get(self._actor.answer.remote(key, work))
         except self._ray.exceptions.RayError as error:
-            begins = isinstance(arguments[-1], Task)  # its machine was lost since the last episode
+            begins = isinstance(work, Task)  # its machine was lost since the last episode
             raise ProcessEnded(f"its actor was lost: {error!s:.300}", before=begins) from None
         if not returned:
             raise result

@@ -14,7 +14,7 @@ from functools import partial
 from queue import SimpleQueue
 from threading import Thread
 from time import monotonic
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 from weakref import finalize
 
 from gym_trl.bases import CLOSE_S
@@ -27,31 +27,10 @@ GIVEN_UP_S = 10.0
 """Seconds for which the call of an episode that was given up may go on before its worker is replaced."""
 MOST_LOST = 8
 """Number of workers that one call may lose to other episodes, before its own is unscored."""
-Call: TypeAlias = "asyncio.Future[Result | None]"
-"""Result of a call that a worker executes; ``None`` if its host was lost before."""
-
-
-class Host(Protocol):
-    """Environments of several episodes, as a worker's thread steps them; ``EnvHost`` is one in the thread itself."""
-
-    start_s: float
-    lost: str
-
-    def execute(self, key: str, work: Task | str) -> Result | None:
-        """Reset or step the environment of an episode; ``None`` if the host was lost before."""
-        ...
-
-    def release(self, key: str) -> None:
-        """End an episode."""
-        ...
-
-    def kill(self) -> None:
-        """End the call that is being executed, from another thread."""
-        ...
-
-    def close(self) -> None:
-        """Close every environment."""
-        ...
+LOST = EnvFailure("its worker was lost")
+"""Result of a call that was not executed, because its host was lost before."""
+Call: TypeAlias = "asyncio.Future[Result]"
+"""Result of a call that a worker executes."""
 
 
 class ThreadPool(EnvPool):
@@ -89,7 +68,7 @@ class ThreadPool(EnvPool):
         self._episodes: dict[str, _Episode] = {}
         self._finalizer = finalize(self, _close, self._workers)
 
-    def host(self) -> Host:
+    def host(self) -> EnvHost:
         """Return the host of a new worker."""
         return EnvHost(self._make)
 
@@ -108,10 +87,10 @@ class ThreadPool(EnvPool):
                 episode.worker = self._least_busy(key)
                 for done, shown in episode.played:
                     again = await self._call(episode.worker, key, done)
-                    if again is not None and _shown(again) != shown:
+                    if again is not LOST and _shown(again) != shown:
                         return EnvFailure("its worker was lost, and its actions go otherwise with another one")
             result = await self._call(episode.worker, key, work)
-            if result is not None:
+            if result is not LOST:
                 episode.played.append((work, _shown(result)))
                 return result
         return EnvFailure(f"it lost {MOST_LOST} workers to other episodes: {episode.worker.lost}")
@@ -135,13 +114,13 @@ class ThreadPool(EnvPool):
         best.episodes.add(key)
         return best
 
-    async def _call(self, worker: "_Worker", key: str, work: Task | str) -> Result | None:
-        """Have a worker execute a call when it is free; ``None`` if it was lost before."""
+    async def _call(self, worker: "_Worker", key: str, work: Task | str) -> Result:
+        """Have a worker execute a call when it is free; ``LOST`` if it was lost before."""
         lock = worker.lock()
         await lock.acquire()
         if worker.lost:
             lock.release()
-            return None
+            return LOST
         what, started = "reset" if isinstance(work, Task) else "step", worker.started
         limit = self._limits[what]
         call = worker.call(key, work)
@@ -169,7 +148,7 @@ class _Episode:
 class _Worker(Thread):
     """Thread with a host, which executes one call at a time."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: EnvHost) -> None:
         super().__init__(name="gym-trl environments", daemon=True)
         self.host, self.lost = host, ""
         self.started, self.busy = not host.start_s, False
@@ -228,7 +207,7 @@ class _Worker(Thread):
             self.host.release(key)
 
     def _execute(self, key: str, work: Task | str, call: Call) -> None:
-        result: Result | BaseException | None
+        result: Result | BaseException
         try:
             result = self.host.execute(key, work)
         except BaseException as error:  # raised where it is awaited
@@ -239,7 +218,7 @@ class _Worker(Thread):
             call.get_loop().call_soon_threadsafe(_settle, call, result)
 
 
-def _settle(call: Call, result: Result | BaseException | None) -> None:
+def _settle(call: Call, result: Result | BaseException) -> None:
     if call.done():
         return
     if isinstance(result, BaseException):
