@@ -172,7 +172,7 @@ class QAEnv(TextGame):
     def guess(self, rng: random.Random) -> str:
         """Return the answer of a random row."""
         assert self._answers is not None
-        return _text(self._answers(self.rows[rng.randrange(len(self.rows))]))
+        return _text(self._answers(rng.choice(self.rows)))
 
     def state(self) -> tuple[()]:
         """Return nothing: only the tries change."""
@@ -232,7 +232,7 @@ def _reader(name: str, column: Column, first: Row) -> Callable[[Row], Any]:
             raise ConfigError(f"{name} must be a column's name, a format string or a function, got {column!r}")
         return column
     if column in first:
-        return partial(_value, column)
+        return lambda row: row.get(column)
     if "{" in column:
         try:
             column.format_map(first)
@@ -245,10 +245,6 @@ def _reader(name: str, column: Column, first: Row) -> Callable[[Row], Any]:
         f"{name} must be a column, a format string such as 'Q: {{question}}', or package.module:function, got "
         f"{column!r}{did_you_mean(column, first)}; the columns are {', '.join(map(str, first))}"
     )
-
-
-def _value(column: str, row: Row) -> Any:
-    return row.get(column)
 
 
 def _rows_of(dataset: Any) -> Sequence[Row]:
