@@ -18,6 +18,8 @@ _MAPS = {
 _MOVES = ("left", "down", "right", "up")
 """Moves in Gymnasium's order, in which the two perpendicular moves are neighbours of each move."""
 _RANDOM_MAPS = 2**32
+_SUCCESS_RATE = 1 / 3
+_HOLES = 0.2
 
 
 class FrozenLake(TextGame):
@@ -33,14 +35,14 @@ class FrozenLake(TextGame):
     >>> env.step("down")[0].splitlines()[:2], env.step("right")[0].splitlines()[0]
     (['SFFF', 'PHFH'], 'You fell into a hole.')
 
-    On slippery ice a move goes in its direction with probability ``success_rate``, otherwise to one of the two sides
-    with equal probability. With the same seed and moves, a fixed map slips exactly as Gymnasium's.
+    On slippery ice a move goes in its direction with probability 1/3, otherwise to one of the two sides with equal
+    probability. With the same seed and moves, a fixed map slips exactly as Gymnasium's.
 
     Args:
         map_name: ``"4x4"`` or ``"8x8"``, Gymnasium's maps, or ``"random"``: a new one for each game.
         size: Squares per side of a random map, with the start in the top left and the goal in the bottom right corner.
-        holes: Probability of a hole on its other squares. A map that cannot be crossed in ``turns`` moves is drawn
-            again; after 100 such maps, the holes on a shortest way over the last one are removed.
+            Its other squares are holes with probability 0.2. A map that cannot be crossed in ``turns`` moves is drawn
+            again.
 
     The solver plays the best move for the turns that are left (a dynamic program over squares and turns), so it reaches
     the optimum: 0.744190 of medium and 0.913220 of hard. Random moves win 0.013940 and 0.001901; always moving right
@@ -48,24 +50,14 @@ class FrozenLake(TextGame):
     """
 
     presets: ClassVar = {
-        "easy": {
-            "map_name": "random", "size": 3, "holes": 0.2, "is_slippery": False, "success_rate": 1 / 3, "turns": 12
-        },
-        "medium": {
-            "map_name": "4x4", "size": 4, "holes": 0.2, "is_slippery": True, "success_rate": 1 / 3, "turns": 100
-        },
-        "hard": {
-            "map_name": "8x8", "size": 8, "holes": 0.2, "is_slippery": True, "success_rate": 1 / 3, "turns": 200
-        },
-    }  # fmt: skip
-    ranges: ClassVar = {
-        "map_name": (*_MAPS, "random"), "size": (2, 32), "holes": (0, 1), "success_rate": (0, 1), "turns": (1, 10_000)
-    }  # fmt: skip
+        "easy": {"map_name": "random", "size": 3, "is_slippery": False, "turns": 12},
+        "medium": {"map_name": "4x4", "size": 4, "is_slippery": True, "turns": 100},
+        "hard": {"map_name": "8x8", "size": 8, "is_slippery": True, "turns": 200},
+    }
+    ranges: ClassVar = {"map_name": (*_MAPS, "random"), "size": (2, 32), "turns": (1, 10_000)}
     map_name: str
     size: int
-    holes: float
     is_slippery: bool
-    success_rate: float
 
     def check(self) -> None:
         """Check that a random map can be crossed."""
@@ -83,7 +75,7 @@ class FrozenLake(TextGame):
         slips = ""
         if self.is_slippery:
             slips = (
-                f" The ice is slippery: a move goes where it should with probability {self.success_rate:.4g}, and else "
+                f" The ice is slippery: a move goes where it should with probability {_SUCCESS_RATE:.4g}, and else "
                 "to one of the two sides at right angles to it."
             )
         return (
@@ -107,13 +99,13 @@ class FrozenLake(TextGame):
     @property
     def rate(self) -> float:
         """Probability that a move goes in its direction."""
-        return self.success_rate if self.is_slippery else 1.0
+        return _SUCCESS_RATE if self.is_slippery else 1.0
 
     def deal(self) -> None:
         """Choose the map."""
         if self.map_name == "random":
             number = int(self.np_random.integers(_RANDOM_MAPS)) if self.instance is None else self.instance
-            self.lake = _random_lake(self.size, self.holes, self.turns, number)
+            self.lake = _random_lake(self.size, self.turns, number)
         else:
             self.lake = _MAPS[self.map_name]
             if self.is_slippery:
@@ -135,8 +127,8 @@ class FrozenLake(TextGame):
             return self.reject("Answer left, down, right or up.")
         move = _MOVES.index(read)
         if self.is_slippery:
-            drawn, fail = self.np_random.random(), (1.0 - self.success_rate) / 2.0
-            move += -1 if drawn < fail else 0 if drawn < fail + self.success_rate else 1
+            drawn, fail = self.np_random.random(), (1.0 - _SUCCESS_RATE) / 2.0
+            move += -1 if drawn < fail else 0 if drawn < fail + _SUCCESS_RATE else 1
         self.place = _go(self.lake, self.place, move % 4)
         if self.lake[self.place] == "H":
             return self.turn("You fell into a hole.", done=True)
@@ -194,17 +186,11 @@ def _plan(lake: str, rate: float, turns: int) -> tuple[float, list[bytes]]:
     return float(value[0]), moves
 
 
-def _random_lake(size: int, holes: float, turns: int, number: int) -> str:
+def _random_lake(size: int, turns: int, number: int) -> str:
     """Return a map that can be crossed."""
-    rng, lake = random.Random(number), ""
-    for _ in range(100):
-        squares = f"S{''.join('H' if rng.random() < holes else 'F' for _ in range(size * size))[1:-1]}G"
+    rng = random.Random(number)
+    while True:
+        squares = f"S{''.join('H' if rng.random() < _HOLES else 'F' for _ in range(size * size))[1:-1]}G"
         lake = "".join(f"{squares[row : row + size]}\n" for row in range(0, size * size, size))
         if _distances(lake).get(0, turns + 1) <= turns:
             return lake
-    ways, place = [1] * (size - 1) + [size + 1] * (size - 1), 0
-    rng.shuffle(ways)
-    for step in ways[:-1]:
-        place += step
-        lake = f"{lake[:place]}F{lake[place + 1 :]}"
-    return lake

@@ -13,8 +13,8 @@ _ORDERS = {f"{_PEGS[source]} {_PEGS[target]}": (source, target) for source, targ
 class TowerOfHanoi(TextGame):
     """Bring all disks to peg C, one at a time and never a larger one onto a smaller one.
 
-    >>> env = TowerOfHanoi(disks=2, start="tower", turns=4)
-    >>> print(env.reset(seed=0)[0])
+    >>> env = TowerOfHanoi(disks=2, turns=4)
+    >>> print(env.reset(options={"instance": 0})[0])
     A: 2 1
     B: -
     C: -
@@ -22,22 +22,20 @@ class TowerOfHanoi(TextGame):
     >>> env.step("B B")[0].splitlines()[0], [env.step(order)[1] for order in ("A B", "A C", "B C")]
     ('Name two different pegs.', [0.0, 0.0, 1.0])
 
-    A peg is shown from its lowest disk to its top; disk 1 is the smallest. With ``start="tower"`` all disks start on A:
-    one instance. With ``start="random"`` the start is drawn uniformly from the ``3**disks - 1`` unsolved positions.
-    Pass ``turns`` together with ``disks``.
+    A peg is shown from its lowest disk to its top; disk 1 is the smallest. The start is drawn uniformly from the
+    ``3**disks - 1`` unsolved positions; instance 0 has all disks on A. Pass ``turns`` together with ``disks``.
 
     The solver plays the fewest moves: ``2**disks - 1`` for the tower, and from a random position (the solved one
     included) two thirds of that in the mean.
     """
 
     presets: ClassVar = {
-        "easy": {"disks": 2, "start": "random", "turns": 4},
-        "medium": {"disks": 3, "start": "random", "turns": 10},
-        "hard": {"disks": 5, "start": "random", "turns": 40},
+        "easy": {"disks": 2, "turns": 4},
+        "medium": {"disks": 3, "turns": 10},
+        "hard": {"disks": 5, "turns": 40},
     }
-    ranges: ClassVar = {"disks": (1, 64), "start": ("tower", "random"), "turns": (1, None)}
+    ranges: ClassVar = {"disks": (1, 64), "turns": (1, None)}
     disks: int
-    start: str
 
     @property
     def instructions(self) -> str:
@@ -52,15 +50,13 @@ class TowerOfHanoi(TextGame):
     @property
     def num_instances(self) -> int:
         """Number of positions that a game can start from."""
-        return 1 if self.start == "tower" else int(3**self.disks) - 1
+        return int(3**self.disks) - 1
 
     @property
     def optimal_success(self) -> float:
         """Share of starts that ``turns`` moves suffice for."""
         if self.turns >= 2**self.disks - 1:
             return 1.0
-        if self.start == "tower":
-            return 0.0
         # 2**ones positions are d moves away, by the ones in d. Count those of all numbers up to turns: first the ones
         # that differ from turns in this bit first, whose lower bits are free, each worth 1 + 2.
         within = ones_above = 0

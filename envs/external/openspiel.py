@@ -56,7 +56,6 @@ class OpenSpiel(Adapter):
 
     Args:
         game: Name of a game, with or without parameters: ``"leduc_poker"``, ``"kuhn_poker(players=3)"``.
-        **settings: Parameters of a game whose name has none, such as ``players=3``.
 
     Raises:
         MissingDependencyError: OpenSpiel is not installed.
@@ -67,16 +66,16 @@ class OpenSpiel(Adapter):
     extra = "openspiel"
     metadata = {"render_modes": [], "markov_state_key": True}  # noqa: RUF012 -- as gym.Env has it
 
-    def __init__(self, game: str, **settings: Any) -> None:
+    def __init__(self, game: str) -> None:
         super().__init__()
         pyspiel = self._import("pyspiel")
         try:
-            rules = pyspiel.load_game(game, settings) if settings else pyspiel.load_game(game)
+            rules = pyspiel.load_game(game)
             name = rules.get_type().long_name
             if rules.get_type().dynamics.name == "SIMULTANEOUS":
                 rules = pyspiel.convert_to_turn_based(rules)
-        except (pyspiel.SpielError, TypeError) as error:
-            raise ConfigError(f"OpenSpiel cannot load {game!r} with {settings}: {error}") from error
+        except pyspiel.SpielError as error:
+            raise ConfigError(f"OpenSpiel cannot load {game!r}: {error}") from error
         kind = rules.get_type()
         board, knowledge = kind.provides_observation_string, kind.provides_information_state_string
         if kind.dynamics.name != "SEQUENTIAL" or kind.chance_mode.name == "SAMPLED_STOCHASTIC":

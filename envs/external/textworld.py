@@ -2,7 +2,6 @@
 
 import re
 import warnings
-from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 from threading import Lock
@@ -18,7 +17,7 @@ _INFOS = ("admissible_commands", "objective", "description", "max_score", "score
 
 
 class TextWorld(Adapter):
-    """Game of TextWorld made with ``tw-make``, or one drawn from several.
+    """Game of TextWorld made with ``tw-make``, or one drawn from a folder of them.
 
     ::
 
@@ -36,12 +35,12 @@ class TextWorld(Adapter):
     A game without metadata (without the ``.json`` file that ``tw-make`` writes, and unknown to Jericho) has no list of
     commands, no score and no declared success: every command counts as valid, and nothing is rewarded.
 
-    A game is the same in every episode; the seed, or the reset option ``instance``, chooses one of several. There is no
-    turn limit: set a ``turn_limit``. Loading a game is not thread-safe in TextWorld, so games are loaded one at a time.
+    A game is the same in every episode; the seed, or the reset option ``instance``, chooses one of a folder. There is
+    no turn limit: set a ``turn_limit``. Loading a game is not thread-safe in TextWorld, so games are loaded one at a time.
 
     Args:
-        path: Game file, several, or a folder of them (``.z8``, or another of ``.z1`` to ``.z7``). Jericho ends the
-            whole process if a file is damaged.
+        path: Game file, or a folder of them (``.z8``, or another of ``.z1`` to ``.z7``). Jericho ends the whole process
+            if a file is damaged.
 
     Raises:
         MissingDependencyError: TextWorld is not installed.
@@ -52,12 +51,12 @@ class TextWorld(Adapter):
     extra = "textworld"
     _loading: ClassVar[Lock] = Lock()
 
-    def __init__(self, path: str | PathLike[str] | Sequence[str | PathLike[str]]) -> None:
+    def __init__(self, path: str | PathLike[str]) -> None:
         super().__init__()
         textworld = self._import("textworld")
         # Jericho warns that it cannot track the score of an unknown game; TextWorld tracks it itself.
         warnings.filterwarnings("ignore", "Game '.*' is not fully supported")
-        self.games = _games([path] if isinstance(path, str | PathLike) else path)
+        self.games = _games(Path(path))
         self.num_instances = len(self.games)
         self._start, self._wanted = textworld.start, textworld.EnvInfos(**dict.fromkeys(_INFOS, True))
         self._state: Any = None
@@ -109,17 +108,12 @@ class TextWorld(Adapter):
         return {} if listed is None else {"admissible_actions": sorted(listed)}
 
 
-def _games(paths: Sequence[str | PathLike[str]]) -> list[str]:
-    """Return the game files among paths and in folders."""
-    files: list[Path] = []
-    for path in map(Path, paths):
-        found = sorted(path.glob("*.z[1-8]")) if path.is_dir() else [path]
-        if not found or not all(file.is_file() and re.fullmatch(r"\.z[1-8]", file.suffix) for file in found):
-            raise ConfigError(f"there is no game {str(path)!r} from .z1 to .z8: make one with tw-make")
-        files += found
-    if not files:
-        raise ConfigError("there is no game in an empty list")
-    return [str(file) for file in files]
+def _games(path: Path) -> list[str]:
+    """Return the game file, or those in a folder."""
+    found = sorted(path.glob("*.z[1-8]")) if path.is_dir() else [path]
+    if not found or not all(file.is_file() and re.fullmatch(r"\.z[1-8]", file.suffix) for file in found):
+        raise ConfigError(f"there is no game {str(path)!r} from .z1 to .z8: make one with tw-make")
+    return [str(file) for file in found]
 
 
 def _told(feedback: str) -> str:

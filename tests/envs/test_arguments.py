@@ -40,7 +40,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("ToolUse", {"documents": 11}),
     ("ToolUse", {"documents": 101}),
     ("ToolUse", {"turns": 6}),
-    ("TowerOfHanoi", {"start": ["tower"]}),
+    ("FrozenLake", {"map_name": ["4x4"]}),
     ("Wordle", {"guesses": 6, "turns": 5}),
 ]
 

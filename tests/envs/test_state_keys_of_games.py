@@ -88,9 +88,9 @@ def test_a_task_has_a_name_where_its_number_and_the_state_say_all() -> None:
         key.reset(seed=seed)
         return key.task_key, key.state.key
 
-    hanoi = partial(gym.make, "TrlEnv/TowerOfHanoi-v0", start="tower")
+    lamp = partial(gym.make, "TrlEnv/LightsOut-v0", size=1)
     lake = partial(gym.make, "FrozenLake-v1")
-    assert begin(hanoi(), 0) == begin(hanoi(), 1) != ("", "")
+    assert begin(lamp(), 0) == begin(lamp(), 1) != ("", "")
     assert begin(lake(is_slippery=False), 0) == begin(lake(is_slippery=False), 1)
     assert begin(lake(), 0) != begin(lake(), 1)  # the generator is part of the state
     assert begin(gym.make("TrlEnv/Bandit-v0"), 0)[0] == ""  # what its arms pay is drawn
@@ -138,10 +138,9 @@ def alike(env_id: str, one: tuple[str, ...], other: tuple[str, ...], **arguments
     return played(env, 1, *one)[-1] == played(env, 1, *other)[-1]
 
 
-def test_one_position_of_the_disks_has_one_key() -> None:
-    tower = {"disks": 3, "start": "tower", "turns": 9}
-    assert alike("TrlEnv/TowerOfHanoi-v0", ("A B", "no move"), ("A C", "C B"), **tower)
-    assert not alike("TrlEnv/TowerOfHanoi-v0", ("A B", "no move"), ("A B", "B C"), **tower)
+def test_one_board_of_lights_has_one_key() -> None:
+    assert alike("TrlEnv/LightsOut-v0", ("1 1", "2 3"), ("2 3", "1 1"))
+    assert not alike("TrlEnv/LightsOut-v0", ("1 1", "no press"), ("1 1", "2 3"))
 
 
 def test_time_is_part_of_the_state_where_turns_are_limited() -> None:

@@ -21,7 +21,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("Echo", {"turns": 3}),
     ("Echo", {"alphabet": "\U0001f3b2\u00e9"}),
     ("FrozenLake", {"is_slippery": False}),
-    ("FrozenLake", {"map_name": "random", "size": 6, "holes": 0.5, "is_slippery": False, "turns": 10}),
+    ("FrozenLake", {"map_name": "random", "size": 6, "is_slippery": False, "turns": 10}),
     ("GuessNumber", {"high": 1, "turns": 1}),
     ("GuessNumber", {"low": -5, "high": 5}),
     ("Hangman", {"shortest": 10}),
@@ -34,7 +34,6 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("Sokoban", {"width": 5, "height": 5, "boxes": 2, "depth": 500, "turns": 500}),
     ("ToolUse", {"hops": 1, "documents": 6, "turns": 3}),
     ("ToolUse", {"hops": 2, "documents": 100, "turns": 30}),
-    ("TowerOfHanoi", {"start": "tower"}),
     ("TowerOfHanoi", {"disks": 4, "turns": 7}),
     ("Wordle", {"choices": 100}),
 ]
@@ -44,8 +43,7 @@ COUNTED: list[tuple[str, dict[str, Any]]] = [
     *[("Hangman", {"shortest": 10 - shorter, "longest": 10, "misses": 4 + shorter}) for shorter in (0, 1, 5)],
     *[("LightsOut", {"size": 3, "turns": turns}) for turns in (1, 4)],
     ("Mastermind", {"pegs": 2, "colors": 4, "turns": 1}),
-    *[("TowerOfHanoi", {"disks": 3, "start": "random", "turns": turns}) for turns in (1, 3, 6)],
-    ("TowerOfHanoi", {"disks": 5, "start": "tower", "turns": 30}),
+    *[("TowerOfHanoi", {"disks": 3, "turns": turns}) for turns in (1, 3, 6)],
 ]
 """Small games without chance, whose optimum is an exact share of their instances."""
 DISTINCT: list[tuple[str, dict[str, Any]]] = [
@@ -54,7 +52,7 @@ DISTINCT: list[tuple[str, dict[str, Any]]] = [
     ("LightsOut", {"size": 3}),
     ("Mastermind", {"pegs": 3, "colors": 3, "turns": 9}),
     ("Minesweeper", {"rows": 2, "columns": 3, "mines": 2}),
-    ("TowerOfHanoi", {"disks": 3, "start": "random"}),
+    ("TowerOfHanoi", {"disks": 3}),
     ("Wordle", {"choices": 10}),
 ]
 """Games in which the solver's episodes show which instance it is."""
@@ -63,7 +61,7 @@ SOLVED: list[tuple[str, dict[str, Any]]] = [
     ("LightsOut", {"size": 2, "turns": 8}),
     ("LightsOut", {"size": 3, "turns": 9}),
     ("Sokoban", {"difficulty": "easy"}),
-    ("TowerOfHanoi", {"disks": 3, "start": "random", "turns": 10}),
+    ("TowerOfHanoi", {"disks": 3, "turns": 10}),
 ]
 """Puzzles that show everything, where the solver's solution is a shortest one."""
 

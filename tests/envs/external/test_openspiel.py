@@ -23,8 +23,8 @@ GAMES = {
 ALL = [name for names in GAMES.values() for name in names.split()]
 
 
-def game(name: str, **settings: Any) -> Any:
-    return gym.make("External/OpenSpiel-v0", game=name, **settings)
+def game(name: str) -> Any:
+    return gym.make("External/OpenSpiel-v0", game=name)
 
 
 @pytest.mark.parametrize("name", ALL)
