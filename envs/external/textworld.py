@@ -36,7 +36,7 @@ class TextWorld(Adapter):
     commands, no score and no declared success: every command counts as valid, and nothing is rewarded.
 
     A game is the same in every episode; the seed, or the reset option ``instance``, chooses one of a folder. There is
-    no turn limit: set a ``turn_limit``. Loading a game is not thread-safe in TextWorld, so games are loaded one at a time.
+    no turn limit: set a ``turn_limit``. TextWorld cannot load two games at once, so one waits for the other.
 
     Args:
         path: Game file, or a folder of them (``.z8``, or another of ``.z1`` to ``.z7``). Jericho ends the whole process
