@@ -13,6 +13,7 @@ import resource
 import time
 import zlib
 from contextlib import nullcontext
+from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any, SupportsFloat
 from unittest.mock import patch
@@ -81,6 +82,7 @@ def step(game: str, variant: str, folder: str | None = None) -> dict[str, float]
     from gym_trl.players import load_model
     from gym_trl.testing import pretrained_folder
     from gym_trl.training import with_adapter
+    from gym_trl.wrappers import ParseAction
 
     made, played_game = VARIANTS[variant], dict(GAMES[game])
     episodes, group, at_once = played_game.pop("sizes", (8, 4, 2))
@@ -93,11 +95,13 @@ def step(game: str, variant: str, folder: str | None = None) -> dict[str, float]
     spec = GymSpec(
         "TrlEnv/GuessNumber-v0",
         num_tasks=64,
-        wrappers=[Ends] if played_game.pop("ends", False) else [],
+        wrappers=[
+            *([Ends] if played_game.pop("ends", False) else []),
+            partial(ParseAction, format=r"regex:(\d+)", cut_actions="accept"),
+        ],
         **played_game,
-        action_format=r"regex:(\d+)",
+        action_format=None,
         max_tokens_per_turn=6,
-        cut_actions="accept",
     )
     found: dict[str, float] = {}
     plain = (lambda model: "to compare with it") if made.get("lockstep") else plain_attention

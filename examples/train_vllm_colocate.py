@@ -46,7 +46,6 @@ if __name__ == "__main__":
         env_kwargs={"high": 100, "turns": 7},
         num_tasks=2_000,
         invalid_penalty=0.1,
-        end_after_invalid=3,
         max_tokens_per_turn=256,
     )
     trainer = GymGRPOTrainer(model=own.model, args=args, spec=spec)

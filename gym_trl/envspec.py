@@ -38,8 +38,8 @@ from gym_trl.wrappers.state_key import StateKey
 from gym_trl.wrappers.turn_limit import TurnLimit
 
 END_AFTER_INVALID = 3
-"""Consecutive invalid actions after which a language model's episode ends, where it is played, evaluated or trained
-without another choice: a response without an action uses no turn, so nothing else but the context would end it."""
+"""Consecutive invalid actions that end an episode without a ``turn_limit``: a response without an action is no turn of
+the environment's, so nothing else but the context would end it."""
 
 
 class Probed(NamedTuple):
@@ -71,7 +71,7 @@ class EnvSpec:
     _: KW_ONLY
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     seats: Literal["self"] | None = None
-    levels: Sequence[Mapping[str, Any]] = ()
+    curriculum: Sequence[Mapping[str, Any]] = ()
     """Arguments of the environment by level of difficulty, in addition to ``env_kwargs``."""
     wrappers: Sequence[Function] = ()
     observe: Any = None
@@ -79,11 +79,12 @@ class EnvSpec:
     action_format: str | None = "tag"
     invalid_penalty: float = 0.0
     end_after_invalid: int | None = None
-    cut_actions: Literal["reject", "accept"] = "reject"
+    """Consecutive invalid actions that end an episode. Default: 3 without ``turn_limit``, otherwise none do."""
     turn_limit: int | None = None
     instructions: str | None = None
     success: Any = None
-    state_key: Any = None
+    state_keys: bool = False
+    """States get names, for credit per turn (``StateKey``)."""
     weights: Mapping[str, float] = field(init=False)
     """Share of each environment in the tasks, by id."""
     _makers: Mapping[str, EnvMaker] = field(init=False, repr=False)
@@ -91,21 +92,25 @@ class EnvSpec:
 
     def __post_init__(self) -> None:
         """Check the arguments, and find the environments."""
+        checked = check_options(vars(self))
         makers, weights = _makers_and_weights(self.env)
         derived = {"_makers": makers, "weights": weights, "_kwargs": kwargs_by_id(weights, self.env_kwargs)}
-        for name, value in (check_options(vars(self)) | derived).items():
+        for name, value in (checked | derived).items():
             object.__setattr__(self, name, value)
-        if self.levels and len(weights) > 1:
+        if self._mark is not None:
+            try:
+                ActionFormat(self._mark)
+            except ConfigError as error:
+                raise ConfigError(f"action_format must be 'open', or: {error}") from error
+        if self.curriculum and len(weights) > 1:
             raise ConfigError(f"a curriculum has the levels of one environment, got {list(weights)}")
 
     def make(self, env_id: str) -> TextEnvironment:
         """Make one of the environments, with its wrappers."""
         if env_id not in self._kwargs:
             raise ConfigError(f"a task asks for {env_id!r}, which is not one of the spec's: {list(self.weights)}")
-        env = Levels(partial(self._stack, env_id), self.levels) if self.levels else self._stack(env_id)
-        if self.state_key is None:
-            return env
-        return StateKey(env, None if self.state_key == "auto" else self.state_key)
+        env = Levels(partial(self._stack, env_id), self.curriculum) if self.curriculum else self._stack(env_id)
+        return StateKey(env) if self.state_keys else env
 
     @contextmanager
     def checked(self, env_id: str) -> Iterator[TextEnvironment]:
@@ -132,9 +137,9 @@ class EnvSpec:
 
         If ``stepping`` has none, it is the one that meets the needs of all environments (``choose_executor``).
 
-        If a function is given (``observe``, ``act``, ``success`` or ``state_key``), the environment is reset, and each
-        is called once, unless its executor has processes or a timeout is given: such an environment may hang or exit,
-        so only the arguments of the functions are checked, and ``state_key`` by a reset.
+        If a function is given (``observe``, ``act`` or ``success``), the environment is reset, and each is called once,
+        unless its executor has processes or a timeout is given: such an environment may hang or exit, so only the
+        arguments of the functions are checked. With ``state_keys`` it is reset in any case.
 
         Raises:
             ConfigError: An environment cannot be made, or not be stepped by the executor, or a function does not take
@@ -146,13 +151,12 @@ class EnvSpec:
         _check_arguments("observe", self.observe, "observation", "info")
         _check_arguments("act", self.act, "text")
         _check_arguments("success", self.success, "info", "return")
-        _check_arguments("state_key", self.state_key, "environment")
         instructions, num_instances, choices = dict[str, str](), dict[str, int | None](), set[ExecutorName]()
         seats = dict[str, int]()
         for env_id in self.weights:
             with self.checked(env_id) as env:
                 rules = instructions_of(env)
-                instructions[env_id] = without_format(rules, self.action_format)
+                instructions[env_id] = without_format(rules, self._mark)
                 num_instances[env_id] = attribute_of(env, "num_instances")
                 seats[env_id] = 1 if self.seats is None else attribute_of(env, "num_seats", 1)
                 if self.seats is None and plays_all_seats(env):
@@ -185,8 +189,8 @@ class EnvSpec:
         """
         executor: Any = stepping.executor or attribute_of(env, "preferred_executor") or "thread"
         apart = executor not in ("inline", "thread") or stepping.reset_timeout or stepping.step_timeout
-        functions = [one for one in (self.observe, self.act, self.success, self.state_key) if callable(one)]
-        if self.state_key is None and (apart or not functions):
+        given = any(map(callable, (self.observe, self.act, self.success)))
+        if not self.state_keys and (apart or not given):
             return
         with OwnGlobalRandom(0), _left_to_the_rollout():
             if callable(self.observe) and not apart:
@@ -212,6 +216,11 @@ class EnvSpec:
                     right = isinstance(action, str) if holds_text(space) else holds(space, action)
                 _check_returned("act", right, action, f"an action of {space!s:.100}, or raise ValueError for none")
 
+    @property
+    def _mark(self) -> str | None:
+        """Format of ``ParseAction``: an open action is a plain one that may have been cut off."""
+        return "plain" if self.action_format == "open" else self.action_format
+
     def _stack(self, env_id: str, **level: Any) -> TextEnvironment:
         kwargs = {**self._kwargs[env_id], **level}
         made = self._makers[env_id](**kwargs)
@@ -225,7 +234,9 @@ class EnvSpec:
             env = Instructions(env, self.instructions)
         # One of the user's wrappers may parse responses already.
         if self.action_format is not None or not attribute_of(env, "reads_responses"):
-            env = ParseAction(env, self.action_format, end_after=self.end_after_invalid, cut_actions=self.cut_actions)
+            usual = END_AFTER_INVALID if self.turn_limit is None else None  # the limit ends them as well
+            cut_actions: Any = "accept" if self.action_format == "open" else "reject"
+            env = ParseAction(env, self._mark, end_after=self.end_after_invalid or usual, cut_actions=cut_actions)
         if self.turn_limit is not None:
             env = TurnLimit(env, self.turn_limit)
         if self.invalid_penalty:

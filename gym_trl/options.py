@@ -4,7 +4,6 @@
 name, before anything is loaded.
 """
 
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -28,25 +27,15 @@ _WORDS: dict[str, tuple[str, ...]] = {
     "observe": ("render",),
     "act": (),
     "success": ("info",),
-    "state_key": ("auto",),
     "history": ("notes", "rendered"),
     "executor": get_args(ExecutorName),
     "credit": ("episode", "return_to_go", "pool"),
     "on_rollout": (),
-    "cut_actions": ("reject", "accept"),
     "seats": ("self",),
 }
-"""Texts that may be given, in place of a function but for the last two."""
+"""Texts that may be given, in place of a function but for the last one."""
 _OF_WORKERS = ("workers", "reset_timeout", "step_timeout")
-_NEVER_NONE = (
-    "num_tasks",
-    "num_eval_tasks",
-    "seed",
-    "resample_dead_groups",
-    "invalid_penalty",
-    "cut_actions",
-    "credit",
-)
+_NEVER_NONE = ("num_tasks", "num_eval_tasks", "seed", "resample_dead_groups", "invalid_penalty", "credit")
 
 
 def check_options(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,10 +86,6 @@ def _checked(name: str, value: Any) -> Any:
         right, wanted = number and value >= 0, "a number of at least 0"
     elif name in ("system_prompt", "instructions"):
         right, wanted = isinstance(value, str), "text"
-    elif name == "action_format":
-        right = isinstance(value, str) and bool(re.fullmatch(r"tag|boxed|plain|json:.+|regex:.+", value, re.DOTALL))
-        wanted = '"tag", "boxed", "json:FIELD", "plain" or "regex:PATTERN"'
-        _check_pattern(value if right and value.startswith("regex:") else "")
     elif name in ("env_kwargs", "chat_template_kwargs"):
         right, wanted = _names_arguments(value), "a mapping from names to values"
     elif name == "curriculum":
@@ -118,18 +103,11 @@ def _names_arguments(value: Any) -> bool:
     return isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
 
 
-def _check_pattern(action_format: str) -> None:
-    try:
-        re.compile(action_format.removeprefix("regex:"))
-    except re.error as error:
-        raise ConfigError(f"action_format has no regular expression after regex:, {error}") from error
-
-
 def _function(name: str, value: Any) -> Any:
     """Return a function, loaded if it is given by its name."""
     words = _WORDS.get(name, ())
     given_by_name = isinstance(value, str) and ":" in value
-    if name not in ("cut_actions", "seats"):
+    if name != "seats":
         if callable(value):
             return value
         if given_by_name:

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
-from gym_trl.envspec import END_AFTER_INVALID, EnvSpec, Probed, TaskPlan
+from gym_trl.envspec import EnvSpec, Probed, TaskPlan
 from gym_trl.errors import ConfigError, UntrustedError
 from gym_trl.executors.make import ExecutorConfig
 from gym_trl.executors.protocol import TextEnvironment
@@ -25,6 +25,7 @@ FILE = "gym_trl.json"
 LONG_ANSWER = 512
 """Maximum number of tokens of an answer where nothing says how long an action can be."""
 _REACHING_OUTSIDE = frozenset({"TrlEnv/CodeAgent-v0", "TrlEnv/OpenEnv-v0", "TrlEnv/QA-v0"})
+_OF_THE_CONVERSATION = ("system_prompt", "max_tokens_per_turn", "history", "executor", "chat_template_kwargs")
 _OF_THE_MODEL = ("action_format", "system_prompt", "max_tokens_per_turn", "history", "chat_template_kwargs")
 _EPISODES, _TURNS = 40, 20  # that are played to find legal actions
 
@@ -105,8 +106,8 @@ class Setting:
         given = {name: value for name, value in usual.items() if getattr(self, name) is None}
         for name, value in {**given, "env": _whole_name(self.env)}.items():
             object.__setattr__(self, name, value)
-        check_options(self.of_spec)
-        self.spec  # noqa: B018 -- refuses what is no environment
+        check_options({name: getattr(self, name) for name in _OF_THE_CONVERSATION})
+        self.spec  # noqa: B018 -- refuses what is no environment, and its options
 
     @property
     def name(self) -> str:
@@ -117,16 +118,14 @@ class Setting:
     def text(self) -> dict[str, Any]:
         """Options of the environment, by the names of ``EnvSpec``'s and ``GymSpec``'s arguments."""
         names = "env_kwargs instructions turn_limit success invalid_penalty seats observe act"
-        format_ = "tag" if self.action_format is None else self.action_format
-        cut = "accept" if format_ == "plain" else "reject"
-        given = {name: getattr(self, name) for name in names.split()}
-        end = END_AFTER_INVALID if self.turn_limit is None else None  # which ends an episode of invalid actions as well
-        return given | {"action_format": format_, "cut_actions": cut, "end_after_invalid": end}
+        marked = "tag" if self.action_format is None else self.action_format
+        format_ = "open" if marked == "plain" else marked  # max_tokens_per_turn is that of the longest action
+        return {name: getattr(self, name) for name in names.split()} | {"action_format": format_}
 
     @property
     def of_spec(self) -> dict[str, Any]:
-        """All options, by the names of ``GymSpec``'s arguments."""
-        names = "system_prompt max_tokens_per_turn history executor chat_template_kwargs"
+        """All options but those of the chat template, by the names of ``GymSpec``'s arguments."""
+        names = "system_prompt max_tokens_per_turn history executor"
         return self.text | {name: getattr(self, name) for name in names.split()}
 
     @cached_property

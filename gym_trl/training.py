@@ -137,6 +137,7 @@ def _train(
     setting = Setting.beside(model, env=env, **chosen.options)
     levels = _levels(setting, curriculum)
     args = _grpo_config(folder, chosen, vllm=vllm, seed=seed)
+    args.chat_template_kwargs = {**(args.chat_template_kwargs or {}), **setting.chat_template_kwargs}
     with ExitStack() as stack:
         stack.enter_context(_quiet(one_thread=chosen.kind == "tiny"))
         network, tokenizer = _load(model, chosen, start, args, stack, seed=seed)

@@ -36,9 +36,9 @@ def one_letter(env: gym.Env[str, str]) -> gym.Env[str, str]:
     return gym.wrappers.TransformAction(env, lambda action: words.get(action, action), env.action_space)
 
 
-text: dict[str, Any] = {"max_tokens_per_turn": 256, "end_after_invalid": 3, "invalid_penalty": 0.5}
+text: dict[str, Any] = {"max_tokens_per_turn": 256, "invalid_penalty": 0.5}
 if tiny:  # it cannot read instructions, and its response is one character
-    text = {"action_format": "plain", "instructions": "", "max_tokens_per_turn": 1, "cut_actions": "accept"}
+    text = {"action_format": "open", "instructions": "", "max_tokens_per_turn": 1}
     text |= {"wrappers": [one_letter], "invalid_penalty": 8.0}
 
 record = RecordRun(args.output, episodes=64)

@@ -70,9 +70,9 @@ if __name__ == "__main__":  # so that gym-trl check can import the file
     args = parser.parse_args()
     tiny = args.model is None
 
-    text: dict[str, Any] = {"max_tokens_per_turn": 256, "end_after_invalid": 3, "invalid_penalty": 0.1}
+    text: dict[str, Any] = {"max_tokens_per_turn": 256, "invalid_penalty": 0.1}
     if tiny:  # it cannot read instructions, and its response is one character
-        text = {"action_format": "plain", "instructions": "", "max_tokens_per_turn": 1, "cut_actions": "accept"}
+        text = {"action_format": "open", "instructions": "", "max_tokens_per_turn": 1}
         text |= {"invalid_penalty": 0.2}
     record = RecordRun(args.output)
     spec = GymSpec(Warmer, observe=observe, num_tasks=512, num_eval_tasks=0, on_rollout=record.on_rollout, **text)

@@ -143,7 +143,7 @@ def test_games_that_run_together_end_as_if_each_were_alone(count: int, alive: in
 
 
 def test_a_seat_has_the_keys_of_the_states_before_its_turns() -> None:
-    env = EnvSpec("TrlEnv/KuhnPoker-v0", seats="self", action_format="plain", state_key="auto", end_after_invalid=2)
+    env = EnvSpec("TrlEnv/KuhnPoker-v0", seats="self", action_format="plain", state_keys=True, end_after_invalid=2)
     says = iter(["pass", "bet", "hm", "hm"])
     result, _ = play_game(env.make("TrlEnv/KuhnPoker-v0"), 1, answer=lambda request: CHAT.say(next(says)))
     assert [one.stop_reason for one in result] == [StopReason.INVALID, StopReason.FORFEIT]

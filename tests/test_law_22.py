@@ -16,9 +16,9 @@ NO_INTEGERS: list[Any] = [0.5, 1.0, math.nan, math.inf, True, False, "no", "", "
 NO_NUMBERS: list[Any] = [math.nan, math.inf, -math.inf, 10**400, *NO_INTEGERS[4:]]
 NO_TEXTS: list[Any] = [0, 1.5, True, [], {}, b"x", object(), print]
 NO_FUNCTIONS: list[Any] = [5, True, "upper", "", "json:nothing", "nowhere:key", [], {}]
-COUNTS = "end_after_invalid turn_limit max_tokens_per_turn max_alive workers"
-SECONDS = "episode_timeout reset_timeout step_timeout"
-FUNCTIONS = "observe act state_key executor credit history on_rollout"
+COUNTS = "turn_limit max_tokens_per_turn max_alive"
+SECONDS = "episode_timeout step_timeout"
+FUNCTIONS = "observe act executor credit history on_rollout"
 WRONG: dict[str, list[Any]] = {
     **{key: [0, -1, *NO_INTEGERS] for key in COUNTS.split()},
     "num_tasks": [0, -1, None, *NO_INTEGERS],
@@ -30,10 +30,8 @@ WRONG: dict[str, list[Any]] = {
     **dict.fromkeys(("system_prompt", "instructions"), NO_TEXTS),
     "action_format": ["taag", "regex:(", "json:", "", *NO_TEXTS],
     "env_kwargs": [5, "high=3", ["high"], {1: 2}],
-    "chat_template_kwargs": [5, "think", {1: 2}],
     "wrappers": [5, print, ["TimeLimit"], "json:loads"],
     "curriculum": ["hard", 3, [5], [{1: 2}]],
-    "cut_actions": ["rejct", 5, True, print],
     "seats": [5, "selves", True, print],
     **dict.fromkeys(FUNCTIONS.split(), NO_FUNCTIONS),
     "history": [0, -1, 1.5, True, {"last": 8}, "last=8", "nowhere:key"],
@@ -41,7 +39,7 @@ WRONG: dict[str, list[Any]] = {
 }
 TOGETHER: list[dict[str, Any]] = [  # right alone, wrong together
     {"seats": "self", "curriculum": [{}, {}]},
-    {"executor": "inline", "workers": 2},
+    {"executor": "inline", "step_timeout": 2},
     {"executor": lambda make: None, "step_timeout": 2},
     {"seats": "self", "success": 1.0},
     {"num_tasks": 1, "resample_dead_groups": 1},

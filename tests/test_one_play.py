@@ -15,7 +15,7 @@ from support.lanes import examples
 from support.plays import CHAT, ENDINGS, GAMES, SPACES, WRAPPERS, Plan, Planned, Play, make_named, responses
 from support.seat_games import HighCard
 
-from gym_trl.envspec import END_AFTER_INVALID, EnvSpec
+from gym_trl.envspec import EnvSpec
 from gym_trl.errors import ConfigError
 from gym_trl.executors import InlinePool, make_pool
 from gym_trl.grpo.environment_factory import EnvironmentFactory
@@ -175,7 +175,7 @@ def test_all_players_agree_on_a_game(env_id: str, options: dict[str, Any], data:
 def test_an_episode_that_nothing_ends_is_cut_off_by_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gym_trl.episode.MAX_TURNS", 6)
     plan = Plan("text", (0.5,), (None, True, None), (None,), 99, "never", -1.0, declares=False)
-    play = Play(lambda: Planned(plan), {"end_after_invalid": None}, ("go",))
+    play = Play(lambda: Planned(plan), {}, ("go",))
     assert disagreements(play) == {}
     played = rolled_out(play)
     assert (played.stop_reason, len(played.turns), played.success) == (StopReason.TURN_LIMIT, 6, False)
@@ -291,8 +291,7 @@ def test_models_and_policies_in_all_seats_play_the_same_game(
 ) -> None:
     """Law 21."""
     said = data.draw(st.lists(st.sampled_from(words), min_size=1, max_size=9))
-    limits: Mapping[str, Any] = {"end_after_invalid": END_AFTER_INVALID, "turn_limit": turn_limit}
-    spec = EnvSpec(source, seats="self", action_format=None, **limits)
+    spec = EnvSpec(source, seats="self", action_format=None, turn_limit=turn_limit)
     [env_id] = spec.weights
     task, counts = Task(env_id, 3), {0: itertools.count(), 1: itertools.count()}
     engine = ScriptedEngine(lambda request: CHAT.say(said[(request.turn - 1) % len(said)]))

@@ -97,7 +97,7 @@ SIZES = {"per_device_train_batch_size": 4, "num_generations": 2, "max_steps": 4,
 
 def made(folder: Path, env: Any, *, stock: bool = False, grpo: dict[str, Any] | None = None, **options: Any) -> Any:
     """Return a trainer of the tiny model."""
-    usual = {"num_tasks": 16, "max_tokens_per_turn": 2, "action_format": "plain", "cut_actions": "accept"}
+    usual = {"num_tasks": 16, "max_tokens_per_turn": 2, "action_format": "open"}
     spec = GymSpec(env, **{**usual, **options})
     return tiny_trainer.make(folder, spec, GRPOTrainer if stock else GymGRPOTrainer, grpo=SIZES | (grpo or {}))
 

@@ -69,11 +69,6 @@ class Nameless(Line):
         raise AttributeError
 
 
-def doubled(env: Any) -> int:
-    """Return a key that a user names."""
-    return 2 * int(env.position)
-
-
 def played(spec: EnvSpec, *responses: str, executor: str = "inline") -> Episode:
     """Return an episode in which a model gives these responses, and the last of them from then on."""
     [env_id], chat = spec.weights, ByteChat()
@@ -88,12 +83,12 @@ def keys(episode: Episode) -> tuple[str, ...]:
     return tuple(turn.state.key for turn in episode.turns)
 
 
-auto: Any = partial(EnvSpec, state_key="auto", action_format=None)
+auto: Any = partial(EnvSpec, state_keys=True, action_format=None)
 
 
 def test_an_episode_has_a_key_before_each_turn() -> None:
-    result = played(auto(Line), "right", "left", "right", "right", "right")
-    assert keys(result) == ("0", "1", "0", "1", "2")
+    result = played(auto(Line, turn_limit=9), "right", "left", "right", "right", "right")
+    assert keys(result) == ("(0, 9)", "(1, 8)", "(0, 7)", "(1, 6)", "(2, 5)")
     assert result.markov_keys
 
 
@@ -118,15 +113,15 @@ def test_a_turn_limit_makes_time_part_of_a_markov_key_and_not_of_another() -> No
 
 
 def test_an_unreadable_response_leaves_the_state_and_costs_a_turn() -> None:
-    spec = EnvSpec(Line, state_key="auto", turn_limit=3)
+    spec = EnvSpec(Line, state_keys=True, turn_limit=3)
     result = played(spec, "<action>right</action>", "what?", "<action>left</action>")
     assert keys(result) == ("(0, 3)", "(1, 2)", "(1, 1)")
 
 
 def test_a_turn_that_crashes_has_a_key_before_it() -> None:
-    result = played(auto(Line), "left", "burst")
+    result = played(auto(Line, turn_limit=9), "left", "burst")
     assert result.stop_reason is StopReason.CRASHED
-    assert keys(result) == ("0", "-1")
+    assert keys(result) == ("(0, 9)", "(-1, 8)")
 
 
 def test_the_history_is_the_key_of_an_environment_without_one() -> None:
@@ -135,26 +130,19 @@ def test_the_history_is_the_key_of_an_environment_without_one() -> None:
     assert not one.markov_keys
     assert keys(one)[0] == keys(other)[0]
     assert not set(keys(one)[1:]) & set(keys(other)[1:])
-    unreadable = (played(EnvSpec(Nameless, state_key="auto", turn_limit=3), said) for said in ("what?", "why?"))
+    unreadable = (played(EnvSpec(Nameless, state_keys=True, turn_limit=3), said) for said in ("what?", "why?"))
     assert len(set(map(keys, unreadable))) == 1  # the environment has seen none of it
     env, tasks = StateKey(Nameless()), [(1, {}), (2, {}), (1, {"level": 2})]
     assert len({env.reset(seed=seed, options=options) and env.state.key for seed, options in tasks}) == 3
 
 
-def test_a_key_of_the_users_replaces_the_declared_one() -> None:
-    result = played(EnvSpec(Line, state_key=doubled, action_format=None), "right")
-    assert (keys(result), result.markov_keys) == (("0", "2", "4"), False)
-
-
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: EnvSpec(Line, state_key="nowhere:key"),
-        lambda: EnvSpec(Line, state_key=lambda env: env.nothing).probe(ExecutorConfig()),
         lambda: auto(partial(Line, key=lambda position: [position])).probe(ExecutorConfig()),
         lambda: played(auto(partial(Line, key=lambda position: [position] if position == 2 else position)), "right"),
     ],
-    ids=["no function", "raises", "not hashable", "not hashable later"],
+    ids=["not hashable", "not hashable later"],
 )
 def test_a_key_that_cannot_be_is_refused(make: Callable[[], Any]) -> None:
     """Law 22."""

@@ -46,10 +46,10 @@ class StateKey(TextWrapper):
     >>> env.state
     StateName(key='((26, 50), 5)', place='(26, 50)', turns_left=5)
 
-    Put it outside of all other wrappers, as ``GymSpec(state_key=...)`` does. The key is that of ``key``; without it the
-    environment's (see ``gym_trl.wrappers.state_key``), which is known for Gymnasium's toy-text games; if there is none,
-    a digest of the history of observations and actions, which is not Markov. A key of more than 48 characters becomes a
-    digest of 32.
+    Put it outside of all other wrappers, as ``GymSpec`` does where credit is per turn. The key is that of ``key``;
+    without it the environment's (see ``gym_trl.wrappers.state_key``), which is known for Gymnasium's toy-text games; if
+    there is none, a digest of the history of observations and actions, which is not Markov. A key of more than 48
+    characters becomes a digest of 32.
 
     Args:
         env: Any environment, with its wrappers.

@@ -12,7 +12,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from gym_trl.envspec import EnvSpec
+from gym_trl.envspec import END_AFTER_INVALID, EnvSpec
 from gym_trl.errors import ConfigError, GymTRLError, NotTextError
 from gym_trl.executors.step import close_env
 from gym_trl.players import Game, TextPlayer, TextPolicy, play_all, solve
@@ -99,12 +99,14 @@ class Evidence:
 
     @cached_property
     def _spec(self) -> EnvSpec:
-        options = self.setting.text | {"action_format": None, "turn_limit": self.setting.turn_limit or MOST_TURNS}
+        limit = self.setting.turn_limit
+        options = self.setting.text | {"action_format": None, "turn_limit": limit or MOST_TURNS}
+        options["end_after_invalid"] = END_AFTER_INVALID if limit is None else None
         return EnvSpec(self.setting.env, **options)
 
     def make_keyed(self) -> gym.Env[str, str]:
         """Make the environment with names of its states, in which only its own turns count."""
-        spec = replace(self._spec, state_key="auto", turn_limit=self.setting.turn_limit)
+        spec = replace(self._spec, state_keys=True, turn_limit=self.setting.turn_limit)
         return spec.make(self.setting.name)
 
     @cached_property

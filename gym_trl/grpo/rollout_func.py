@@ -87,7 +87,6 @@ class RolloutFunc:
         assign: Function of a split and a number that makes the task of a group whose prompt has none.
         seed: Seed of the sampling.
         chat: Converts messages to ids. Default: the chat template of the trainer's tokenizer.
-        chat_template_kwargs: Arguments of the template.
         max_tokens_per_turn: Maximum number of tokens that are sampled in a turn.
         max_context: Maximum number of tokens of prompt and completion. Default: the model's.
         sampling: Sampling options that override the trainer's, by vLLM's names.
@@ -108,7 +107,6 @@ class RolloutFunc:
         assign: Callable[[str, int], Task] | None = None,
         seed: int = 0,
         chat: ChatLike | None = None,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
         max_tokens_per_turn: int | None = None,
         max_context: int | None = None,
         sampling: Mapping[str, Any] | None = None,
@@ -122,9 +120,9 @@ class RolloutFunc:
         on_rollout: Callable[[Rollout], None] | None = None,
     ) -> None:
         self.pool, self.assign, self.seed = pool, assign, seed
-        self.chat, self.chat_template_kwargs = chat, dict(chat_template_kwargs or {})
+        self.chat, self.history, self.seats = chat, history, seats
         self.max_tokens_per_turn, self.max_context = max_tokens_per_turn, max_context
-        self.sampling, self.history, self.seats = dict(sampling or {}), history, seats
+        self.sampling = dict(sampling or {})
         self.estimator = find_estimator(credit)
         self.levels, self.resample, self.on_rollout = levels, resample, on_rollout
         self.max_alive, self.episode_timeout = max_alive, episode_timeout
@@ -192,7 +190,6 @@ class RolloutFunc:
             if size % self.seats:
                 raise ConfigError(f"{name} must be a multiple of the {self.seats} seats of a game, got {size}")
         template, options = chat_options(trainer)
-        options |= self.chat_template_kwargs
         chat = self.chat or chat_for(trainer.processing_class, self.history, chat_template=template, **options)
         check_continues(chat, self.history)
         self._trainings[trainer] = Training(chat)

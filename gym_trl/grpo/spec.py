@@ -8,7 +8,7 @@ from inspect import signature
 from typing import Any, Literal, Self
 
 from gym_trl.envs.question_answer import Column, QAEnv, Verifier
-from gym_trl.envspec import END_AFTER_INVALID, EnvSpec, TaskPlan
+from gym_trl.envspec import EnvSpec, TaskPlan
 from gym_trl.errors import ConfigError
 from gym_trl.executors.make import ExecutorConfig, make_pool
 from gym_trl.executors.protocol import EnvPool, TextEnvironment
@@ -22,9 +22,10 @@ from gym_trl.options import Envs, Function, check_options
 from gym_trl.play import History
 from gym_trl.types import Task
 
+_OF_ENVIRONMENTS = "env_kwargs wrappers observe act action_format invalid_penalty turn_limit instructions success"
+_OF_ENVIRONMENTS += " seats curriculum"
 _NOT_IN_TOOLS = "max_tokens_per_turn history max_alive episode_timeout credit resample_dead_groups seats curriculum"
-_NOT_IN_TOOLS += " chat_template_kwargs on_rollout"
-_MAPPINGS = ("env_kwargs", "chat_template_kwargs")
+_NOT_IN_TOOLS += " on_rollout"
 
 
 class GymSpec:
@@ -56,33 +57,28 @@ class GymSpec:
             Default: the conversion of ``TextObservation``.
         act: Function ``text -> action`` that raises ``ValueError`` with a hint for a text that is no action. Default:
             the conversion of ``TextAction``.
-        action_format: Mark-up of the action in a response: ``"tag"``, ``"boxed"``, ``"json:FIELD"``, ``"plain"``,
-            ``"regex:PATTERN"``, or ``None``.
+        action_format: Mark-up of the action in a response: ``"tag"``, ``"boxed"``, ``"json:FIELD"``,
+            ``"regex:PATTERN"``; ``"plain"`` for the whole response, or ``"open"`` for one that may end where
+            ``max_tokens_per_turn`` cuts it off, which otherwise makes an action invalid; ``None`` for an environment
+            that reads responses itself.
         invalid_penalty: Reward subtracted for an unreadable or invalid action.
-        end_after_invalid: Number of consecutive invalid actions that end an episode. Default: 3 with a history and
-            without ``turn_limit``, otherwise none does.
-        cut_actions: Treatment of an action that ``max_tokens_per_turn`` cut off: ``"reject"`` it as invalid, or
-            ``"accept"`` it, for actions that may end there.
-        turn_limit: Maximum number of turns, after which an episode is truncated. Default: the environment's own.
+        turn_limit: Maximum number of turns, after which an episode is truncated. Default: the environment's own, and
+            three invalid actions in a row end an episode.
         instructions: Replacement of the environment's instructions; the sentence on the action format follows. An
             empty string removes both.
         success: Definition of success: a minimum return, ``"info"`` (the environment declares it), or a function of
             the last ``info`` and the return. Default: the reward threshold of Gymnasium's registry if there is one,
             otherwise what the environment declares.
-        state_key: Function of the unwrapped environment that returns the key of its state, for credit per turn, or
-            ``"auto"`` for the key that it declares, which is the default with credit per turn.
         max_tokens_per_turn: Maximum number of tokens sampled in a turn. Default: those left in the episode.
         history: What the model sees of a long conversation: the last so many turns, ``"notes"`` of its own,
             ``"rendered"`` for all of it rendered anew before each turn, or a function (``gym_trl.history``). Default:
             all of it, in one row of the trainer.
-        chat_template_kwargs: Arguments of the chat template, such as ``{"enable_thinking": False}``.
         max_alive: Maximum number of concurrent environments per process.
         episode_timeout: Maximum seconds of an episode, including all waiting; a longer one is unscored.
         executor: Where environments are stepped: ``"inline"``; ``"thread"`` if they wait for something outside
             Python; ``"process"`` if they compute, hang, leak or crash; ``"ray"`` for the machines of a cluster; or a
-            function that makes a pool. Default: what the environment declares, or ``"thread"``.
-        workers: Number of threads or processes.
-        reset_timeout: Maximum seconds for making and resetting an environment in a thread or a process.
+            function that makes a pool, such as ``partial(ProcessPool, workers=4, reset_timeout=30)``. Default: what the
+            environment declares, or ``"thread"``.
         step_timeout: Maximum seconds of a step there. A longer step ends the episode as crashed, which is scored.
         credit: Advantages of turns: ``"episode"``, one for all turns of an episode; ``"pool"`` or ``"return_to_go"``,
             one per turn; or a function (``gym_trl.grpo.credit``). All but the first need ``GymGRPOTrainer``.
@@ -113,20 +109,14 @@ class GymSpec:
         act: Function | str | None = None,
         action_format: str | None = "tag",
         invalid_penalty: float = 0.0,
-        end_after_invalid: int | None = None,
-        cut_actions: Literal["reject", "accept"] = "reject",
         turn_limit: int | None = None,
         instructions: str | None = None,
         success: float | Literal["info"] | Function | str | None = None,
-        state_key: Literal["auto"] | Function | str | None = None,
         max_tokens_per_turn: int | None = None,
         history: int | Literal["notes", "rendered"] | History | str | None = None,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
         max_alive: int | None = None,
         episode_timeout: float | None = None,
         executor: Literal["inline", "thread", "process", "ray"] | Function | str | None = None,
-        workers: int | None = None,
-        reset_timeout: float | None = None,
         step_timeout: float | None = None,
         credit: Literal["episode", "return_to_go", "pool"] | Estimator | str = "episode",
         resample_dead_groups: int = 0,
@@ -135,20 +125,14 @@ class GymSpec:
         on_rollout: Callable[[Rollout], None] | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "env", "__class__")}
-        given |= {name: given[name] or {} for name in _MAPPINGS if given[name] is None}
+        given["env_kwargs"] = env_kwargs or {}
+        text = {name: given.pop(name) for name in _OF_ENVIRONMENTS.split()}
         self.env = env
-        self.options = chosen = check_options(given)
-        """Arguments, all of which are checked, with functions in place of their names."""
-        names = "env_kwargs seats wrappers observe act action_format invalid_penalty end_after_invalid cut_actions"
-        text = {name: chosen[name] for name in f"{names} turn_limit instructions success state_key".split()}
-        if history is not None and turn_limit is None and end_after_invalid is None:
-            text["end_after_invalid"] = END_AFTER_INVALID  # the context no longer ends an episode
-        if state_key is None and (credit != "episode" or seats is not None):
-            text["state_key"] = "auto"
-        self.env_spec = EnvSpec(env, levels=chosen["curriculum"], **text)
+        self.env_spec = EnvSpec(env, state_keys=credit != "episode" or seats is not None, **text)
         """Environments, as they are made for training."""
-        stepping = {name: chosen[name] for name in ("executor", "workers", "reset_timeout", "step_timeout")}
-        self._probed = self.env_spec.probe(ExecutorConfig(**stepping))
+        self.options = text | check_options(given)
+        """Arguments, all of which are checked."""
+        self._probed = self.env_spec.probe(ExecutorConfig(self.options["executor"], step_timeout=step_timeout))
         self.executor = self._probed.executor.executor
         if len(set(self._probed.seats.values())) > 1:
             raise ConfigError(f"with seats all environments need the same number of them, got {self._probed.seats}")
@@ -259,7 +243,7 @@ class GymSpec:
     def rollout_func(self) -> RolloutFunc:
         """Function for ``GRPOTrainer(rollout_func=...)`` that plays a batch of prompts with the trainer's model."""
         chosen, pool = self.options, self.make_pool()
-        same = "seed chat_template_kwargs max_tokens_per_turn credit max_alive episode_timeout on_rollout"
+        same = "seed max_tokens_per_turn credit max_alive episode_timeout on_rollout"
         function = RolloutFunc(
             pool,
             assign=self.assign,

@@ -135,10 +135,9 @@ def test_a_tiny_model_trains_on_questions_of_which_one_is_broken(tmp_path: Path)
         answer="answer",
         verify="numeric",
         num_tasks=8,
-        action_format="plain",
+        action_format="open",
         instructions="",
         max_tokens_per_turn=1,
-        cut_actions="accept",
     )
     trainer: Any = make_trainer(
         tmp_path, spec, eval_dataset=None, grpo={"max_steps": 3, "per_device_train_batch_size": 32}

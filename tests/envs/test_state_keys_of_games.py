@@ -109,7 +109,7 @@ def test_a_game_without_a_known_state_is_named_by_its_history(env_id: str) -> No
 
 @every_game
 def test_each_turn_of_an_episode_has_a_key(env_id: str) -> None:
-    spec = EnvSpec(env_id, state_key="auto", action_format=None, turn_limit=6)
+    spec = EnvSpec(env_id, state_keys=True, action_format=None, turn_limit=6)
     with spec.checked(env_id) as env:
         policy, actions = env.get_wrapper_attr("random_policy")(3), []
         observation, over = env.reset(seed=3)[0], False

@@ -176,7 +176,7 @@ def test_with_a_worker_an_action_that_hangs_is_a_loss_at_the_deadline() -> None:
             time.sleep(action == "7")
             return super().step(action)
 
-    spec = make(wrappers=[Hanging], executor="thread", step_timeout=0.3, reset_timeout=60.0)
+    spec = make(wrappers=[Hanging], executor="thread", step_timeout=0.3)
     game = spec.environment_factory()
     game.reset(**row_of(spec, 3))
     assert OVER not in game.act("1")

@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import gymnasium as gym
@@ -16,6 +17,8 @@ import ray
 from support import tiny_trainer
 from transformers import AutoTokenizer, Qwen2ForCausalLM
 from trl.generation import vllm_client, vllm_generation
+
+from gym_trl.executors import RayPool
 
 # The client needs no vLLM in its own process, except for the weights.
 vllm_client.is_vllm_available = vllm_generation.is_vllm_available = lambda *_, **__: True
@@ -60,10 +63,7 @@ def main(folder: Path, options):
         wrappers=[Told],
         num_tasks=40,
         instructions="",
-        executor="ray",
-        workers=4,
-        reset_timeout=60.0,
-        step_timeout=20.0,
+        executor=partial(RayPool, workers=4, reset_timeout=60.0, step_timeout=20.0),
     )
     rollouts: list[dict] = []
 

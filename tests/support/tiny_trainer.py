@@ -31,7 +31,7 @@ QUIET = {
 
 def plain_spec(env="TrlEnv/GuessNumber-v0", **options):
     """Return a specification for a model that ends no response and marks no action."""
-    return GymSpec(env, **{"action_format": "plain", "max_tokens_per_turn": 2, "cut_actions": "accept", **options})
+    return GymSpec(env, **{"action_format": "open", "max_tokens_per_turn": 2, **options})
 
 
 def make(folder, spec, trainer=GymGRPOTrainer, *, grpo, **changes):

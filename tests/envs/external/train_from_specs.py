@@ -32,8 +32,7 @@ def train(folder: Path, arguments):
         )
 
     spec = GymSpec(
-        **{"action_format": "plain", "turn_limit": 3, "num_tasks": 16, "num_eval_tasks": 0, **arguments},
-        cut_actions="accept",
+        **{"action_format": "open", "turn_limit": 3, "num_tasks": 16, "num_eval_tasks": 0, **arguments},
         max_tokens_per_turn=4,
         on_rollout=keep,
     )
