@@ -17,10 +17,9 @@ from typing import Any, Literal, NamedTuple, Unpack
 
 from gym_trl.errors import ConfigError, MissingDependencyError, check_counts, needs
 from gym_trl.evaluation import Evaluation
-from gym_trl.grpo.alarms import check_temperature
 from gym_trl.grpo.credit import find_estimator
-from gym_trl.grpo.generation_check import check_generation
 from gym_trl.grpo.spec import GymSpec
+from gym_trl.grpo.trainer_engine import check_generation
 from gym_trl.grpo.trl_versions import settings_of_trl
 from gym_trl.players import PRETRAINED, fast_dtype, find_model, has_gpu, load_model
 from gym_trl.registration import did_you_mean
@@ -385,7 +384,6 @@ def _grpo_config(folder: Path, chosen: Chosen, *, vllm: str | None, seed: int) -
     }
     if vllm is not None and torch.accelerator.is_available():  # the weights that vLLM gets are on its GPU
         values["use_cpu"] = False
-    check_generation(values)
     if values.get("use_vllm") and find_spec("vllm") is None:  # TRL needs it here, too, where it generates on a server
         raise MissingDependencyError("generation with vLLM", extra="vllm")
     try:
@@ -393,7 +391,7 @@ def _grpo_config(folder: Path, chosen: Chosen, *, vllm: str | None, seed: int) -
             args = GRPOConfig(**values)
     except (TypeError, ValueError, ImportError) as error:
         raise ConfigError(f"GRPOConfig rejects the arguments (grpo): {error}") from error
-    check_temperature(args)
+    check_generation(args)
     return args
 
 

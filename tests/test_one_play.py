@@ -66,8 +66,10 @@ class Trainer(SimpleNamespace):
 
 def trainer(play: Play) -> Outcome:
     args = SimpleNamespace(gradient_accumulation_steps=1, steps_per_generation=1, generation_batch_size=1)
-    args.max_completion_length, args.temperature = 10**6, 1.0
+    args.max_completion_length, args.temperature, args.use_vllm = 10**6, 1.0, False
+    args.use_transformers_continuous_batching = False
     double: Any = Trainer(args=args, num_generations=1, num_generations_eval=1, num_iterations=1, use_vllm=False)
+    double.chat_template, double.chat_template_kwargs = None, {}
     double.accelerator = SimpleNamespace(process_index=0, num_processes=1)
     double.model = SimpleNamespace(training=True, config=SimpleNamespace(get_text_config=SimpleNamespace))
     double.state = SimpleNamespace(global_step=0, stateful_callbacks={})

@@ -30,13 +30,10 @@ def merged_adapter(model: Any) -> Iterator[None]:
         return
     with _copied(layers):
         try:
-            for layer in layers:
-                layer.merge()
+            model.merge_adapter()
             yield
         finally:
-            for layer in layers:
-                if layer.merged:
-                    layer.unmerge()
+            model.unmerge_adapter()
 
 
 def sync_weights(trainer: Any) -> None:
@@ -68,10 +65,9 @@ def _own_weights(layers: Sequence[Any]) -> list[Any]:
 
 
 def _adapted_layers(model: Any) -> list[Any]:
-    """Return the layers with an adapter that can be merged; none if the adapter is disabled."""
+    """Return the layers with an adapter that can be merged."""
     if not hasattr(model, "peft_config"):
         return []
     from peft.tuners.tuners_utils import BaseTunerLayer
 
-    layers = [part for part in model.modules() if isinstance(part, BaseTunerLayer)]
-    return [] if any(layer.disable_adapters for layer in layers) else layers
+    return [part for part in model.modules() if isinstance(part, BaseTunerLayer)]

@@ -76,13 +76,3 @@ def check_openings(groups: Iterable[int], played: Iterable[Sequence[Episode]]) -
                 "super().reset(seed=seed), and from no other generator. See what differs: "
                 f"gym-trl check {task.env_id}"
             )
-
-
-def check_temperature(args: Any) -> None:
-    """Check that a training samples.
-
-    Raises:
-        ConfigError: Its temperature is 0: members of a group would all play alike, and TRL divides by it.
-    """
-    if not args.temperature > 0:
-        raise ConfigError(f"temperature must be above 0 in a training, got {args.temperature}: leave it out")

@@ -8,19 +8,19 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from gym_trl.chat import ChatLike
 from gym_trl.episode import Episode
 from gym_trl.errors import ConfigError
 from gym_trl.executors.protocol import EnvPool
 from gym_trl.grpo import curriculum
-from gym_trl.grpo.alarms import IN_A_ROW, FailureAlarm, check_openings, check_temperature
+from gym_trl.grpo.alarms import IN_A_ROW, FailureAlarm, check_openings
 from gym_trl.grpo.credit import ESTIMATORS, Estimator, find_estimator
 from gym_trl.grpo.dataset import read_prompt
 from gym_trl.grpo.resampling import other_task, replace_dead_groups
 from gym_trl.grpo.rewards import Outcome
-from gym_trl.grpo.trainer_engine import context_length, trainer_engine
+from gym_trl.grpo.trainer_engine import check_generation, context_length, trainer_engine
 from gym_trl.grpo.trl_versions import chat_options, check_trl, end_ids, warn_if_resumed_within_a_generation
 from gym_trl.history import chat_for, check_continues
 from gym_trl.play import History, Limits
@@ -44,19 +44,6 @@ class Rollout:
     """In the order of the prompts; neighbours are the seats of a game."""
     replaced: Sequence[Episode] = ()
     """Episodes of groups that were played again with other tasks."""
-
-
-class Game(NamedTuple):
-    """Episode that is to be played, or the episodes of all seats of a game."""
-
-    group: int
-    """Index of its group among those of all processes."""
-    member: int
-    """Index in its group."""
-    preamble: Sequence[Message]
-    task: Task
-    attempt: int = 0
-    """Number of tasks that its group has played before."""
 
 
 @dataclass
@@ -140,26 +127,35 @@ class RolloutFunc:
         call = training.calls[split, step]
         training.calls.update([(split, step), split])
         kept = trainer.state.stateful_callbacks.setdefault(STATE, {})
-        games = self._games(prompts, trainer, split, call, kept)
+        size = (trainer.num_generations if split == "train" else trainer.num_generations_eval) // self.seats
+        games = prompts[:: self.seats]  # neighbours are the seats of a game
+        first = trainer.accelerator.process_index * len(games)
+        groups = [place // size for place in range(first, first + len(games))]  # among those of all processes
+        preambles, tasks = [], []
+        for group, prompt in zip(groups, games, strict=True):
+            preamble, task = read_prompt(prompt)
+            if task is None:
+                if self.assign is None:
+                    raise ConfigError(f"a prompt has no task: give the trainer spec.train_dataset; got {prompt!r:.200}")
+                task = self.assign(split, derive_seed(self.seed, step if split == "train" else 0, call, group))
+            preambles.append(preamble)
+            tasks.append(self._at_level(task, split, kept))
 
-        def play(places: Sequence[int]) -> list[list[Episode]]:
-            chosen = [games[place] for place in places]
+        def play(places: Sequence[int], attempt: int = 0) -> list[list[Episode]]:
             of_call = "sampling", split, step, call
-            seeds = [derive_seed(self.seed, *of_call, one.group, one.member, one.attempt) for one in chosen]
-            return self._play(trainer, training.chat, chosen, seeds)
+            seeds = [derive_seed(self.seed, *of_call, *divmod(first + place, size), attempt) for place in places]
+            chosen = [tasks[place] for place in places], [preambles[place] for place in places]
+            return self._play(trainer, training.chat, *chosen, seeds)
 
         def play_again(places: Sequence[int], attempt: int) -> list[list[Episode]]:
             for place in places:
-                game = games[place]
-                seed = derive_seed(self.seed, "drawn", step, call, game.group, attempt)  # the same on every process
-                task = self._at_level(other_task(trainer.train_dataset, game.task, seed), split, kept)
-                games[place] = game._replace(task=task, attempt=attempt)
-            return play(places)
+                seed = derive_seed(self.seed, "drawn", step, call, groups[place], attempt)  # the same on every process
+                tasks[place] = self._at_level(other_task(trainer.train_dataset, tasks[place], seed), split, kept)
+            return play(places, attempt)
 
         left = len(games) if split == "train" else self._not_repeated(trainer, len(games), call)
-        played = play(range(left)) + [[_unplayed(one.task)] * self.seats for one in games[left:]]
+        played = play(range(left)) + [[_unplayed(task)] * self.seats for task in tasks[left:]]
         replaced: list[Episode] = []
-        groups = [one.group for one in games]
         if split == "train" and self.resample:
             replaced = replace_dead_groups(groups, played, self.estimator, play_again, self.resample)
         episodes = [episode for seats in played for episode in seats]
@@ -178,7 +174,7 @@ class RolloutFunc:
             ChatTemplateError: The chat template does not continue turn by turn.
         """
         check_trl()
-        check_temperature(trainer.args)
+        check_generation(trainer.args)
         if (self.history is not None or self.by_turn) and getattr(trainer, "gym_rollout_func", None) is not self:
             raise ConfigError(
                 "history, seats and credit per turn change the rows of a batch: use GymGRPOTrainer(..., spec=spec) in "
@@ -209,24 +205,6 @@ class RolloutFunc:
             known.calls["eval", trainer.state.global_step] = 0
         return known
 
-    def _games(
-        self, prompts: Sequence[Any], trainer: Any, split: str, call: int, kept: Mapping[str, Any]
-    ) -> list[Game]:
-        """Return the episodes or games of a call."""
-        rows = trainer.num_generations if split == "train" else trainer.num_generations_eval
-        own = prompts[:: self.seats]  # neighbours are the seats of a game
-        games = []
-        for number, prompt in enumerate(own, start=trainer.accelerator.process_index * len(own)):
-            group, member = divmod(number, rows // self.seats)
-            preamble, task = read_prompt(prompt)
-            if task is None:
-                if self.assign is None:
-                    raise ConfigError(f"a prompt has no task: give the trainer spec.train_dataset; got {prompt!r:.200}")
-                step = trainer.state.global_step if split == "train" else 0
-                task = self.assign(split, derive_seed(self.seed, step, call, group))
-            games.append(Game(group, member, preamble, self._at_level(task, split, kept)))
-        return games
-
     def _at_level(self, task: Task, split: str, kept: Any) -> Task:
         level = kept.get("level", 0) if split == "train" else self.levels - 1
         return curriculum.at_level(task, level) if self.levels else task
@@ -238,19 +216,26 @@ class RolloutFunc:
         first = (call * processes + mine) * trainer.args.per_device_eval_batch_size // self.seats
         return max(0, min(games, rows // self.seats - first)) if rows else games
 
-    def _play(self, trainer: Any, chat: ChatLike, games: Sequence[Game], seeds: Sequence[int]) -> list[list[Episode]]:
+    def _play(
+        self,
+        trainer: Any,
+        chat: ChatLike,
+        tasks: Sequence[Task],
+        preambles: Sequence[Sequence[Message]],
+        seeds: Sequence[int],
+    ) -> list[list[Episode]]:
         """Return the episodes of the seats of each game, with an engine around the trainer's model as it is now."""
         from torch import no_grad
 
         async def play(engine: Any, limits: Limits) -> list[list[Episode]]:
             with no_grad():  # it is a property of the thread
                 return await rollout(
-                    [one.task for one in games],
+                    tasks,
                     pool=self.pool,
                     engine=engine,
                     chat=chat,
                     seeds=seeds,
-                    preambles=[one.preamble for one in games],
+                    preambles=preambles,
                     max_alive=self.max_alive,
                     limits=limits,
                     history=self.history,

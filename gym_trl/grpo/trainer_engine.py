@@ -14,7 +14,6 @@ from gym_trl.engines.protocol import AsyncEngine, Engine
 from gym_trl.errors import ConfigError
 from gym_trl.grpo import trl_versions
 from gym_trl.grpo.adapters import merged_adapter, sync_weights
-from gym_trl.grpo.generation_check import check_generation
 from gym_trl.seeding import derive_seed
 
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -27,6 +26,27 @@ _CONTEXTS: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
 _WARNED: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
+def check_generation(args: Any) -> None:
+    """Check that a trainer with this ``GRPOConfig`` can sample episodes, before a model is loaded.
+
+    Raises:
+        ConfigError: Members of a group would all play alike, or it would generate with Transformers' continuous
+            batching, or with one vLLM in several processes.
+    """
+    if not args.temperature > 0:
+        raise ConfigError(f"temperature must be above 0 in a training, got {args.temperature}: leave it out")
+    if args.use_transformers_continuous_batching and not args.use_vllm:
+        raise ConfigError(
+            "use_transformers_continuous_batching=True is not supported: it has no seed per request and no stop "
+            "strings. Leave it out: requests join and leave the running batch without it, too"
+        )
+    if args.use_vllm and args.vllm_mode == "colocate" and args.vllm_tensor_parallel_size > 1:
+        raise ConfigError(
+            f"vllm_tensor_parallel_size={args.vllm_tensor_parallel_size} is not supported: each process plays episodes "
+            "of its own. Give a large model to `vllm serve --tensor-parallel-size`, with vllm_mode='server'"
+        )
+
+
 @contextmanager
 def trainer_engine(
     trainer: Any, chat: ChatLike | Stops, sampling: Mapping[str, Any] | None = None, *, seed: int | None = None
@@ -36,11 +56,7 @@ def trainer_engine(
     ``chat`` defines what ends a response besides the end-of-sequence token; ``sampling`` overrides options, by vLLM's
     names. With a ``seed``, a colocated vLLM on a GPU samples all requests from one generator of that seed; otherwise
     each is sampled from its own seed, which costs nothing on a CPU.
-
-    Raises:
-        ConfigError: The trainer's way of generating is not supported.
     """
-    check_generation(vars(trainer.args))
     engine: Any
     if not trainer.use_vllm:
         engine = _transformers_engine

@@ -5,11 +5,10 @@ from functools import partial
 from typing import Any
 
 from gym_trl.errors import ConfigError
-from gym_trl.grpo.alarms import check_temperature
 from gym_trl.grpo.credit import ESTIMATORS
-from gym_trl.grpo.generation_check import check_generation
 from gym_trl.grpo.rewards import env_reward
 from gym_trl.grpo.rollout_func import RolloutFunc
+from gym_trl.grpo.trainer_engine import check_generation
 
 BY_TOKENS, BY_ROWS = ("cispo", "dapo"), ("dr_grpo", "grpo", "luspo", "sapo")
 """Loss types that are the same for an episode in several rows as for one in a single row, the second with weights."""
@@ -28,8 +27,7 @@ def check_settings(args: Any, played: RolloutFunc | None, named: Mapping[str, An
     Raises:
         ConfigError: There are fewer tasks than a generation has groups, or the loss would not be what it should.
     """
-    check_temperature(args)
-    check_generation(vars(args))
+    check_generation(args)
     train_dataset, eval_dataset = named.get("train_dataset"), named.get("eval_dataset")
     groups = args.generation_batch_size // args.num_generations
     if isinstance(train_dataset, Sized) and len(train_dataset) < groups:  # of which TRL leaves out all

@@ -71,12 +71,12 @@ def tokenizer_of(trainer: Any) -> Any:
 
 def end_ids(trainer: Any) -> list[int]:
     """Return the token ids that end a response."""
-    return list(trainer.eos_token_ids or [tokenizer_of(trainer).eos_token_id])
+    return list(trainer.eos_token_ids)
 
 
 def chat_options(trainer: Any) -> tuple[str | None, dict[str, Any]]:
     """Return the chat template that replaces the tokenizer's, if any, and the arguments for it."""
-    return getattr(trainer, "chat_template", None), dict(getattr(trainer, "chat_template_kwargs", None) or {})
+    return trainer.chat_template, dict(trainer.chat_template_kwargs)
 
 
 def sharding(trainer: Any) -> str | None:
@@ -144,4 +144,4 @@ def server_url(generation: Any) -> str:
 
 def corrects_ratios(trainer: Any) -> bool:
     """Return True if the trainer corrects importance weights with vLLM's logprobs."""
-    return bool(getattr(trainer.args, "vllm_importance_sampling_correction", True))
+    return bool(trainer.args.vllm_importance_sampling_correction)

@@ -19,6 +19,8 @@ TOKENIZER = tiny_tokenizer()
 def stand_in(*, rank=0, size=4, training=True):
     return SimpleNamespace(
         accelerator=SimpleNamespace(process_index=rank),
+        chat_template=None,
+        chat_template_kwargs={},
         model=SimpleNamespace(training=training),
         num_generations=size,
         num_generations_eval=2,

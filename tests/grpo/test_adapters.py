@@ -47,15 +47,12 @@ def test_merging_in_bfloat16_leaves_every_bit_also_after_an_exception(raises):
     assert any(not torch.equal(before[name], weight) for name, weight in weights_of(model).items())
 
 
-def test_what_has_no_adapter_or_a_merged_or_disabled_one_is_left_alone():
+def test_what_has_no_adapter_or_a_merged_one_is_left_alone():
     whole = tiny_model(tiny_tokenizer(), width=32)
     before = weights_of(whole)
     with merged_adapter(whole):
         assert all(torch.equal(before[name], weight) for name, weight in weights_of(whole).items())
     model = adapted()
-    before = weights_of(model)
-    with model.disable_adapter(), merged_adapter(model):
-        assert all(torch.equal(before[name], weight) for name, weight in weights_of(model).items())
     model.merge_adapter()
     before = weights_of(model)
     with merged_adapter(model):
