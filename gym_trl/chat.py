@@ -7,6 +7,7 @@ beginning of a conversation is rendered as a whole (``Chat.open``). Afterwards e
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import takewhile
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -102,8 +103,7 @@ class Chat:
         prompt = self._render([asked]).rpartition(_ASKED)[2]
         self._tail = self._tried([*_exchanges(1), Message("user", _SHOWN)]).rpartition(_SAID)[2]
         # The members of a group begin alike, and many environments say the same.
-        self._openings: dict[tuple[Message, ...], TokenIds] = {}
-        self._replies: dict[tuple[str, bool], TokenIds] = {}
+        self._opening_of, self._reply_to = lru_cache(_KEPT)(self._opening), lru_cache(_KEPT)(self._reply)
         self.refusal = self._why_not()
         """Reason for which a conversation cannot be continued by ``reply``; empty if it can."""
         written = self._tried(_exchanges(1), prompt=False).rpartition(_ASKED)[2]
@@ -126,13 +126,9 @@ class Chat:
 
     def open(self, messages: Sequence[Message]) -> TokenIds:
         """Return the ids of a conversation that the model is to continue, as the template writes it."""
-        if (key := tuple(messages)) not in self._openings:
-            if len(self._openings) >= _KEPT:
-                self._openings.clear()
-            self._openings[key] = self._open(messages)
-        return self._openings[key].copy()
+        return self._opening_of(tuple(messages)).copy()
 
-    def _open(self, messages: Sequence[Message]) -> TokenIds:
+    def _opening(self, messages: Sequence[Message]) -> TokenIds:
         try:
             ids = self.encoder.encode(self._render([self._plain(message) for message in messages]), begins=True)
             harmless = [replace(one, content="x") if one.role != "assistant" else self._plain(one) for one in messages]
@@ -155,11 +151,7 @@ class Chat:
         """
         if self.refusal:
             raise ChatTemplateError(self.refusal)
-        if (text, closed) not in self._replies:
-            if len(self._replies) >= _KEPT:
-                self._replies.clear()
-            self._replies[text, closed] = self._reply(text, closed=closed)
-        return self._replies[text, closed].copy()
+        return self._reply_to(text, closed=closed).copy()
 
     def _reply(self, text: str, *, closed: bool) -> TokenIds:
         done = self._closing if closed else ""

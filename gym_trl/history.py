@@ -8,7 +8,7 @@ segment begins, which is trained as the model saw it: each segment is a row of t
 from collections.abc import Sequence
 from typing import Any
 
-from gym_trl.chat import Chat, ChatLike
+from gym_trl.chat import Chat
 from gym_trl.errors import ChatTemplateError, ConfigError, check_counts
 from gym_trl.play import Conversation, History
 from gym_trl.types import Message
@@ -90,18 +90,9 @@ def chat_for(tokenizer: Any, history: "History | str | int | None", **options: A
         ChatTemplateError: The template does not continue turn by turn, and no history renders it anew.
     """
     chat = Chat(tokenizer, **options)
-    check_continues(chat, history)
+    if chat.refusal and history is None:
+        raise ChatTemplateError(chat.refusal)
     return chat
-
-
-def check_continues(chat: ChatLike, history: "History | str | int | None") -> None:
-    """Check that a chat continues conversations turn by turn, or that a history renders them anew.
-
-    Raises:
-        ChatTemplateError: Neither.
-    """
-    if (refusal := getattr(chat, "refusal", "")) and history is None:
-        raise ChatTemplateError(refusal)
 
 
 def _opening(shown: Conversation) -> list[Message]:

@@ -17,10 +17,10 @@ from typing import Any, Literal, NamedTuple, Unpack
 
 from gym_trl.errors import ConfigError, MissingDependencyError, check_counts, needs
 from gym_trl.evaluation import Evaluation
-from gym_trl.grpo.credit import find_estimator
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.trainer_engine import check_generation
 from gym_trl.grpo.trl_versions import settings_of_trl
+from gym_trl.options import check_options
 from gym_trl.players import PRETRAINED, fast_dtype, find_model, has_gpu, load_model
 from gym_trl.registration import did_you_mean
 from gym_trl.setting import LONG_ANSWER, Options, Setting
@@ -132,7 +132,7 @@ def _train(
             import peft  # noqa: F401
     check_counts(warm_episodes=warm_episodes)
     check_source(warm_start)
-    find_estimator(credit)
+    check_options({"credit": credit})
     setting = Setting.beside(model, env=env, **chosen.options)
     levels = _levels(setting, curriculum)
     args = _grpo_config(folder, chosen, vllm=vllm, seed=seed)

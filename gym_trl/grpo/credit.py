@@ -22,14 +22,13 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import NamedTuple, Self, TypeAlias
 
 import numpy as np
 
 from gym_trl.episode import Episode
 from gym_trl.errors import ConfigError
 from gym_trl.grpo.turn_values import alive_of, baseline_of, pooled, rewards_to_go, rows_of, table_of
-from gym_trl.options import check_options
 
 SPREAD = 1e-6
 """Largest advantage of a turn that counts as none: rewards summed in another order differ by less."""
@@ -172,17 +171,6 @@ ESTIMATORS: dict[str, Estimator] = {"episode": episode, "return_to_go": return_t
 """Estimators by the names that ``GymSpec(credit=...)`` accepts."""
 
 
-def find_estimator(credit: str | Estimator) -> Estimator:
-    """Return the estimator of a name, or the function that is given instead.
-
-    Raises:
-        ConfigError: There is no such estimator.
-    """
-    known: Any = check_options({"credit": credit})["credit"]
-    found: Estimator = ESTIMATORS.get(known, known)
-    return found
-
-
 def advantages(members: Sequence[Turns], estimator: Estimator, scale_rewards: str) -> Advantages:
     """Return the scaled advantages of the turns of each member, which is compared with those of its group and seat.
 
@@ -252,7 +240,7 @@ def _checked(estimator: Estimator, group: Sequence[Turns]) -> Advantages:
     wanted = [len(one.rewards) for one in group]
     try:
         rows = [[float(value) for value in row] for row in returned]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         rows = []
     if [len(row) for row in rows] != wanted or not all(math.isfinite(value) for row in rows for value in row):
         raise ConfigError(

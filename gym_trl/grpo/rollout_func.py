@@ -16,13 +16,13 @@ from gym_trl.errors import ConfigError
 from gym_trl.executors.protocol import EnvPool
 from gym_trl.grpo import curriculum
 from gym_trl.grpo.alarms import IN_A_ROW, FailureAlarm, check_openings
-from gym_trl.grpo.credit import ESTIMATORS, Estimator, find_estimator
+from gym_trl.grpo.credit import ESTIMATORS, Estimator
 from gym_trl.grpo.dataset import read_prompt
 from gym_trl.grpo.resampling import other_task, replace_dead_groups
 from gym_trl.grpo.rewards import Outcome
 from gym_trl.grpo.trainer_engine import check_generation, context_length, trainer_engine
 from gym_trl.grpo.trl_versions import chat_options, check_trl, end_ids, warn_if_resumed_within_a_generation
-from gym_trl.history import chat_for, check_continues
+from gym_trl.history import chat_for
 from gym_trl.play import History, Limits
 from gym_trl.rollout import rollout, run
 from gym_trl.seeding import derive_seed
@@ -110,7 +110,7 @@ class RolloutFunc:
         self.chat, self.history, self.seats = chat, history, seats
         self.max_tokens_per_turn, self.max_context = max_tokens_per_turn, max_context
         self.sampling = dict(sampling or {})
-        self.estimator = find_estimator(credit)
+        self.estimator = ESTIMATORS[credit] if isinstance(credit, str) else credit
         self.levels, self.resample, self.on_rollout = levels, resample, on_rollout
         self.max_alive, self.episode_timeout = max_alive, episode_timeout
         self._trainings: weakref.WeakKeyDictionary[Any, Training] = weakref.WeakKeyDictionary()
@@ -187,7 +187,6 @@ class RolloutFunc:
                 raise ConfigError(f"{name} must be a multiple of the {self.seats} seats of a game, got {size}")
         template, options = chat_options(trainer)
         chat = self.chat or chat_for(trainer.processing_class, self.history, chat_template=template, **options)
-        check_continues(chat, self.history)
         self._trainings[trainer] = Training(chat)
 
     def _training(self, trainer: Any) -> Training:

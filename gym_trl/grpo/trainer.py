@@ -59,8 +59,6 @@ class GymGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
 
     num_generations_eval: int
     _last_loaded_step: int
-    turn_advantages: Sequence[Sequence[float]] = ()
-    """Advantages of the turns of this process's episodes in the last rollout of a training; unscored ones have none."""
 
     def __init__(self, *arguments: Any, spec: "GymSpec | None" = None, **named: Any) -> None:
         if spec is not None:
@@ -157,10 +155,9 @@ class GymGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
         alive = {member.group for member, row in zip(everyone, values, strict=True) if any(row)}
         groups = {member.group for member in everyone}
         self._share_of_dead_groups = len(groups - alive) * self.num_generations / len(rewards)
-        own = iter(values[before : before + len(members)])
-        self.turn_advantages = [next(own) if one.scored else [] for one in episodes]
-        for one, row in zip(episodes, self.turn_advantages, strict=True):
-            for turn, value in zip(one.turns, row, strict=False):
+        own = values[before : before + len(members)]
+        for one, row in zip((one for one in episodes if one.scored), own, strict=True):
+            for turn, value in zip(one.turns, row, strict=True):
                 turn.advantage = value
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
@@ -180,11 +177,10 @@ class GymGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
         if self._by_turn:
             table = np.zeros(tuple(out["completion_ids"].shape), np.float32)
             row_of = {place: row for row, place in enumerate(self._rows)}
-            for number, values in enumerate(self.turn_advantages):
-                turns = inputs[number]["episode"].turns if values else ()
-                for turn, value in zip(turns, values, strict=True):
+            for number, row in enumerate(inputs):
+                for turn in row["episode"].turns if row["episode"].scored else ():
                     for span in turn.spans:
-                        table[row_of[number, span.segment], span.start : span.stop] = value
+                        table[row_of[number, span.segment], span.start : span.stop] = turn.advantage
             out["advantages"] = torch.from_numpy(table).to(device) * weights.unsqueeze(1)
         else:
             out["advantages"] = out["advantages"][owners.clamp(min=0)] * weights

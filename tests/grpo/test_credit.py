@@ -19,10 +19,10 @@ from gym_trl.grpo.credit import (
     Turns,
     advantages,
     episode,
-    find_estimator,
     pool,
     return_to_go,
 )
+from gym_trl.options import check_options
 from gym_trl.types import StateName, StepResult, Task
 
 NAMES = sorted(ESTIMATORS)
@@ -268,7 +268,7 @@ def test_an_estimator_of_a_user_is_called_with_each_group_and_its_form_is_checke
         given_groups.append(list(group))
         return [list(one.rewards) for one in group]
 
-    assert compared(batch, find_estimator(last)) == [[[1.0]], [[0.0, 2.0], [0.0]]]
+    assert compared(batch, last) == [[[1.0]], [[0.0, 2.0], [0.0]]]
     assert [[one.rewards for one in group] for group in given_groups] == [[[1.0]], [[0.0, 2.0], [0.0]]]
     for wrong in ([], [[1.0], [1.0]], [[math.nan, 0.0], [0.0]], None, 1.0, [1.0, 2.0], "ab", [["a", "b"], ["c"]]):
 
@@ -283,7 +283,7 @@ def test_an_estimator_of_a_user_is_called_with_each_group_and_its_form_is_checke
 def test_an_estimator_that_does_not_exist_is_refused(credit: Any) -> None:
     """Law 22."""
     with pytest.raises(ConfigError, match="credit"):
-        find_estimator(credit)
+        check_options({"credit": credit})
 
 
 def played(states: Sequence[StateName], **about: Any) -> Episode:

@@ -53,13 +53,14 @@ def main(folder, options):
         out = score(inputs)
         if trainer.model.training:
             tokens = (out["tool_mask"] * out["completion_mask"]).sum(1).tolist()
+            played = [row["episode"] for row in inputs]
             scores.append(
                 {
                     "tokens": tokens,
                     "moves": out["advantages"].flatten(1).any(1).tolist()
                     if out["advantages"].ndim > 1
                     else (out["advantages"] != 0).tolist(),
-                    "advantages": trainer.turn_advantages,
+                    "advantages": [[turn.advantage for turn in one.turns] if one.scored else [] for one in played],
                 }
             )
         return out
