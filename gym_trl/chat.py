@@ -96,27 +96,31 @@ class Chat:
         elif not tokenizer.chat_template:
             raise ChatTemplateError(f"{self._name} has no chat template: pass one with chat_template=...")
         self.encoder = Encoder(tokenizer)
+        # The members of a group begin alike, and many environments say the same.
+        self._opening_of, self._reply_to = lru_cache(_KEPT)(self._opening), lru_cache(_KEPT)(self._reply)
+        # How the template takes messages: as parts, and the system message as a part of the user's first one.
         asked = Message("user", _ASKED)
         self._wants_parts = self._folds_system = False
         self._wants_parts = _ASKED not in self._tried([asked])
         self._folds_system = _SHOWN not in self._tried([Message("system", _SHOWN), asked])
-        prompt = self._render([asked]).rpartition(_ASKED)[2]
+        # What it writes from an answer to the next one, around an observation.
         self._tail = self._tried([*_exchanges(1), Message("user", _SHOWN)]).rpartition(_SAID)[2]
-        # The members of a group begin alike, and many environments say the same.
-        self._opening_of, self._reply_to = lru_cache(_KEPT)(self._opening), lru_cache(_KEPT)(self._reply)
         self.refusal = self._why_not()
         """Reason for which a conversation cannot be continued by ``reply``; empty if it can."""
+        # What ends a response, and all up to there in a conversation that goes on.
         written = self._tried(_exchanges(1), prompt=False).rpartition(_ASKED)[2]
         before, _, after = written.partition(_SAID)
         if self._tried(_exchanges(1)).rpartition(_SAID)[2] == after:
             after = ""  # it always writes the prompt, so that these tokens may belong to the next turn
         self._end, self._closing = self._end_of_turn(self._tail.partition(_SHOWN)[0], after)
         self.stop_ids = frozenset([tokenizer.convert_tokens_to_ids(self._end)] if self._end else [])
+        # The control tokens of a reply, without and with such an end before it; what a text adds is an intruder.
         tails = self._tail, self._tail.removeprefix(self._closing)
         self._controls = [self.encoder.control(self.encoder.encode(tail.replace(_SHOWN, "x"))) for tail in tails]
+        # What begins a response: a thought that the prompt has opened, and what is written in place of a thought.
+        prompt = self._render([asked]).rpartition(_ASKED)[2]
         opened = [marks for marks in THOUGHTS if prompt.rfind(marks.opening) > prompt.rfind(marks.closing)]
         self._opened = opened[0].opening if opened else ""
-        # What a response without a thought begins with.
         self._before = before.removeprefix(prompt) if before.startswith(prompt) else ""
         if opened and opened[0].closing not in self._before:
             thought = [Message("user", _ASKED), Message("assistant", _SAID, reasoning_content=_SHOWN)]
