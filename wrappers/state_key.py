@@ -65,8 +65,7 @@ class StateKey(TextWrapper):
     def __init__(self, env: gym.Env[Any, Any], key: KeyFunction | str | None = None) -> None:
         super().__init__(env, key=key)
         self._function: KeyFunction | None = None if key is None else load_function(key)
-        self.declared = False
-        """True if the environment or ``key`` names the state, so that it is not named by its history."""
+        self._declared = False  # the environment or ``key`` names the state, so that it is not named by its history
         self.state: StateName = UNNAMED
         """Names of the current state."""
         self.markov_state_key = False
@@ -85,12 +84,12 @@ class StateKey(TextWrapper):
         layers = layers_of(self.env)
         self._owner = next((layer for layer in reversed(layers) if hasattr(layer, "state_key")), None)
         toy = self._owner is None and type(self.unwrapped).__module__.startswith("gymnasium.envs.toy_text.")
-        self.declared = self._function is not None or self._owner is not None or toy
+        self._declared = self._function is not None or self._owner is not None or toy
         if self._function is not None:
             markov = bool(getattr(self._function, "markov_state_key", False))
         else:
             markov = toy or bool(self.env.metadata.get("markov_state_key"))
-        self.markov_state_key = self.declared and markov and all(map(_is_known, layers[1:]))
+        self.markov_state_key = self._declared and markov and all(map(_is_known, layers[1:]))
         self._layers = [layer for layer in layers[::-1] if isinstance(layer, TextWrapper)]
         shaped = any(isinstance(layer, PotentialShaping) for layer in layers)
         self._has_place = not shaped and not loss_return_of(self.env, turns=0)
@@ -109,7 +108,7 @@ class StateKey(TextWrapper):
 
     def _name(self, new: Any) -> None:
         """Name the state after a reset or a step, of which the history gets ``new``."""
-        if not self.declared:
+        if not self._declared:
             self._history = _digest(f"{self._history} {new!r}")
             self.state = StateName(self._history)
             return
@@ -152,9 +151,7 @@ def _plain(key: Any) -> Any:
     """Return a key whose ``repr`` is the same in every process."""
     if isinstance(key, tuple):
         return tuple(map(_plain, key))
-    if isinstance(key, frozenset):
-        return ("frozenset", *sorted(map(repr, map(_plain, key))))
-    if key is None or isinstance(key, bool | bytes):
+    if key is None or isinstance(key, bool):
         return key
     if isinstance(key, str):  # also of a subclass, such as an enumeration
         return str.__str__(key)

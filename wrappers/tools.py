@@ -20,16 +20,8 @@ from gym_trl.wrappers.mcp_server import Connection, MCPServer
 
 _OPENING = re.compile("<(tool|tool_call)>")
 _FORM = '<tool>{"name": ..., "arguments": {...}}</tool>'
-_TYPES: dict[Any, str] = {
-    int: "integer",
-    float: "number",
-    str: "string",
-    bool: "boolean",
-    list: "array",
-    tuple: "array",
-    dict: "object",
-}
-_PYTHON = {"integer": int, "number": int | float, "string": str, "boolean": bool, "array": list, "object": dict}
+_PYTHON = {"integer": int, "number": float, "string": str, "boolean": bool, "array": list, "object": dict}
+"""Type of each kind of JSON value."""
 _ARGUMENT = re.compile(r"^\s+\*{0,2}(\w+)\s*(?:\([^)]*\))?:\s*(.+)$")
 Source: TypeAlias = Callable[..., Any] | str | MCPServer
 """Function, MCP server, or the name of either."""
@@ -176,24 +168,20 @@ class Tools(TextWrapper):
         """Return the name of the tool that a call's JSON calls, ``None`` if it is no call, and its result."""
         if self._calls > self.max_calls:
             return None, "Error: No calls are left. Answer with an action."
+        tools = self._tools()
         try:
             call = json.loads(body)
-            name, arguments = call["name"], call.get("arguments", {})
+            tool, arguments = tools[call["name"]], dict(call.get("arguments", {}))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            return None, f"Error: This is no call. Write {_FORM}."
-        tools = self._tools()
-        if not isinstance(name, str) or name not in tools:
-            return None, f"Error: There is no tool {name!r:.80}, only {', '.join(tools)}."
-        if not isinstance(arguments, dict):
-            return None, f"Error: The arguments must be an object. Write {_FORM}."
+            return None, f"Error: This is no call of {' or '.join(tools)}. Write {_FORM}."
         try:
-            result = tools[name].call(**arguments)
-            return name, result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
+            result = tool.call(**arguments)
+            return tool.name, result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
         except (InfrastructureError, ModelFaultError):  # these end the episode, see gym_trl.errors
             raise
         except BaseException as error:  # any other exception is the tool's result
             raise_interrupt(error)
-            return name, f"Error: {described(error)}"
+            return tool.name, f"Error: {described(error)}"
 
 
 def function_tool(function: Callable[..., Any]) -> Tool:
@@ -247,7 +235,7 @@ def _call(function: Callable[..., Any], properties: Mapping[str, Any], /, **argu
             continue
         if "enum" in schema and value not in schema["enum"]:
             raise TypeError(f"{name} must be one of {schema['enum']}, got {value!r:.80}")
-        if kind and (not isinstance(value, _PYTHON[kind]) or (isinstance(value, bool) and kind != "boolean")):
+        if kind and _kind_of(type(value)) not in (kind, "integer" if kind == "number" else kind):
             raise TypeError(f"{name} must be of type {kind}, got {value!r:.80}")
     return function(**arguments)
 
@@ -259,10 +247,15 @@ def _schema(hint: Any) -> dict[str, Any]:
         return _schema(kinds[0]) if len(kinds) == 1 else {}
     if get_origin(hint) is Literal:
         return {"enum": list(get_args(hint))}
-    kind = _TYPES.get(get_origin(hint) or hint)
+    kind = _kind_of(get_origin(hint) or hint)
     if kind == "array" and get_args(hint):
         return {"type": kind, "items": _schema(get_args(hint)[0])}
     return {"type": kind} if kind else {}
+
+
+def _kind_of(python: Any) -> str | None:
+    """Return the kind of JSON value that a type is; ``None`` if it is not one."""
+    return next((kind for kind, one in _PYTHON.items() if python is one or (python, one) == (tuple, list)), None)
 
 
 def _by_name(tools: Sequence[Tool]) -> dict[str, Tool]:
