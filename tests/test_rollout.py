@@ -153,7 +153,7 @@ def test_an_interrupted_rollout_leaves_nothing_running(failure: type[BaseExcepti
         with pytest.raises(failure):
             run(rollout(tasks, pool=pool, engine=engine, chat=Broken(), limits=limits))
         assert not engine._alive
-        assert not pool._host._playing  # every environment is free again
+        assert not pool._host.playing  # every environment is free again
 
 
 def test_what_takes_too_long_frees_its_slot_for_those_who_wait() -> None:
