@@ -161,7 +161,7 @@ class Adventure(TextGame):
     def show(self) -> str:
         """Return the room, the turns left and, if they are listed, the commands; at the start the goals."""
         goal = [f"Goal: {'; '.join(map(str, self.wanted))}."] if self.turns_left == self.turns else []
-        commands = [f"Commands: {'; '.join(self._orders())}"] if self.listed else []
+        commands = [f"Commands: {'; '.join(self._orders(self.room))}"] if self.listed else []
         return "\n".join([*goal, f"{self.look()} {counted(self.turns_left, 'turn')} left.", *commands])
 
     def look(self) -> str:
@@ -191,36 +191,36 @@ class Adventure(TextGame):
         """Return the piece of furniture of a room if things can be put there."""
         return [self.furniture[room]] if self.furniture[room] not in self.condition else []
 
-    def _orders(self) -> dict[str, tuple[str, str]]:
-        """Return what can be done now, by its command: a verb and its object."""
-        ways, held = self.exits[self.room], self._at(_HELD)
+    def _orders(self, room: str) -> dict[str, tuple[str, str]]:
+        """Return what can be done in a room as it was seen, by its command: a verb and its object."""
+        ways, held = self.exits[room], self._at(_HELD)
         orders = {f"go {way}": ("go", way) for way, (_, door) in ways.items() if door not in self.condition}
-        for name in (*(door for _, door in ways.values()), self.furniture[self.room]):
+        for name in (*(door for _, door in ways.values()), self.furniture[room]):
             if self.condition.get(name) == "closed":
                 orders[f"open {name}"] = ("open", name)
             elif name in self.condition and _key_of(name) in held:
                 orders[f"unlock {name}"] = ("unlock", name)
-        orders |= {f"take {thing}": ("take", thing) for thing in self._at(self.room, *self._open_in(self.room))}
+        orders |= {f"take {thing}": ("take", thing) for thing in self._at(room, *self._open_in(room))}
         for thing in held:
-            orders |= {f"put {thing} {_inside(piece)} {piece}": ("put", thing) for piece in self._open_in(self.room)}
+            orders |= {f"put {thing} {_inside(piece)} {piece}": ("put", thing) for piece in self._open_in(room)}
             if thing in _FOODS:
                 orders[f"eat {thing}"] = ("eat", thing)
-                if self.room == _KITCHEN and thing not in self.cooked:
+                if room == _KITCHEN and thing not in self.cooked:
                     orders[f"cook {thing}"] = ("cook", thing)
         return orders | {"inventory": ("inventory", "")}
 
     def legal(self) -> list[str] | None:
         """Return the commands that can be carried out, if they are listed."""
-        return list(self._orders()) if self.listed else None
+        return list(self._orders(self.room)) if self.listed else None
 
     def guess(self, rng: random.Random) -> str:
         """Return a command that can be carried out."""
-        return rng.choice(list(self._orders()))
+        return rng.choice(list(self._orders(self.room)))
 
     def play(self, action: str) -> Step:
         """Carry out a command."""
         command = " ".join(action.lower().split()) if action.isascii() else ""
-        order = self._orders().get(command)
+        order = self._orders(self.room).get(command)
         if order is None:
             return self.reject("That cannot be done here.")
         message = self._carry_out(*order)
@@ -258,41 +258,29 @@ class Adventure(TextGame):
                 if there in self.explored and there not in first:
                     first[there] = first[room] or f"go {way}"
                     rooms.append(there)
-        for find in (self._useful, self._unknown):
+        for is_wanted in (self._helps, self._shows):
             for room in rooms:
-                if command := find(room):
-                    return first[room] or command
+                for command, (verb, name) in self._orders(room).items():
+                    if is_wanted(room, command, verb, name):
+                        return first[room] or command
         return "inventory"
 
-    def _useful(self, room: str) -> str:
-        """Return a command in a room that the goals need: use a thing that is held, or take a thing or a key."""
-        for goal in self.wanted:
-            if self.where[goal.thing] == _HELD:
-                if goal.kind == "put":
-                    if goal.target in self._open_in(room):
-                        return f"put {goal.thing} {_inside(goal.target)} {goal.target}"
-                elif goal.kind == "eat" or goal.thing in self.cooked:
-                    return f"eat {goal.thing}"
-                elif room == _KITCHEN:
-                    return f"cook {goal.thing}"
-        wanted = {goal.thing for goal in self.wanted if not self._is_reached(goal)}
-        seen = self._at(room, *self._open_in(room))
-        return next((f"take {thing}" for thing in seen if thing in wanted or thing.endswith(" key")), "")
+    def _helps(self, room: str, command: str, verb: str, name: str) -> bool:
+        """Return whether a command takes a key or a thing that a goal needs, or does with it what the goal needs."""
+        goal = next((goal for goal in self.wanted if goal.thing == name and not self._is_reached(goal)), None)
+        if goal is None:
+            return verb == "take" and name.endswith(" key")
+        is_ready = goal.kind == "eat" or (goal.kind == "cooked" and name in self.cooked)
+        return {
+            "take": True,
+            "put": command.endswith(f" {goal.target}"),
+            "cook": goal.kind == "cooked",
+            "eat": is_ready,
+        }[verb]
 
-    def _unknown(self, room: str) -> str:
-        """Return a command in a room that shows something new."""
-        piece = self.furniture[room]
-        if piece in self.condition:
-            return f"open {piece}"
-        for way, (there, door) in self.exits[room].items():
-            if door not in self.condition:
-                if there not in self.explored:
-                    return f"go {way}"
-            elif self.condition[door] == "closed":
-                return f"open {door}"
-            elif self.where[_key_of(door)] == _HELD:
-                return f"unlock {door}"
-        return ""
+    def _shows(self, room: str, command: str, verb: str, name: str) -> bool:
+        """Return whether a command shows something new."""
+        return verb in ("open", "unlock") or (verb == "go" and self.exits[room][name][0] not in self.explored)
 
     def state(self) -> tuple[object, ...]:
         """Return where the player and all things are, what is closed or cooked, and what was seen."""

@@ -1,11 +1,9 @@
 """Hangman for one player: find a word letter by letter."""
 
+from collections import Counter
 from functools import cache
 from string import ascii_uppercase
 from typing import ClassVar
-
-import numpy as np
-from numpy.typing import NDArray
 
 from gym_trl.envs import words
 from gym_trl.envs.text_game import Step, TextGame
@@ -106,7 +104,7 @@ class Hangman(TextGame):
             self.missed += letter
             self.misses_left -= 1
             return Step(self.show(), done=self.misses_left == 0)
-        self.shown = _revealed(self.secret, self.shown, letter)
+        self.shown = _reveal(self.secret, self.shown + letter)
         if self.shown == self.secret:
             return Step(f"Correct: {self.secret}.", done=True, success=True)
         return Step(self.show())
@@ -130,30 +128,17 @@ def _words(shortest: int, longest: int) -> tuple[str, ...]:
     return tuple(word.upper() for word in words.common() if shortest <= len(word) <= longest)
 
 
-def _revealed(secret: str, shown: str, letter: str) -> str:
-    return "".join(hidden if hidden == letter else seen for hidden, seen in zip(secret, shown, strict=True))
-
-
-@cache
-def _places(length: int) -> NDArray[np.intp]:
-    """Return the positions of each letter in each word of a length, as bits."""
-    listed = _words(length, length)
-    places = np.zeros((len(listed), len(ascii_uppercase)), dtype=np.intp)
-    for number, word in enumerate(listed):
-        for place, letter in enumerate(word):
-            places[number, ascii_uppercase.index(letter)] |= 1 << place
-    return places
+def _reveal(word: str, letters: str) -> str:
+    """Return a word with _ for all other letters."""
+    return "".join(letter if letter in letters else "_" for letter in word)
 
 
 @cache
 def _likeliest(shown: str, missed: str) -> str:
     """Return the letter in the most matching words, then the one with the most different sets of positions."""
-    places = _places(len(shown))
-    known = sorted({*shown, *missed} - {"_"})
-    letters = [ascii_uppercase.index(letter) for letter in known]
-    there = [sum(1 << place for place, other in enumerate(shown) if other == letter) for letter in known]
-    possible = places[(places[:, letters] == np.array(there, dtype=np.intp)).all(1)]
-    count = np.count_nonzero(possible, axis=0)
-    count[letters] = 0
-    likely = np.flatnonzero(count == count.max()).tolist()
-    return ascii_uppercase[max(likely, key=lambda letter: len(np.unique(possible[:, letter])))]
+    guessed = (shown + missed).replace("_", "")
+    possible = [word for word in _words(len(shown), len(shown)) if _reveal(word, guessed) == shown]
+    count = Counter(letter for word in possible for letter in {*word}.difference(guessed))
+    likely = sorted(letter for letter in count if count[letter] == max(count.values()))
+    best: str = max(likely, key=lambda letter: len({_reveal(word, letter) for word in possible}))
+    return best
