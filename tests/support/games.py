@@ -11,6 +11,7 @@ import gymnasium as gym
 import gym_trl
 from gym_trl.envs.seat_game import SeatGame
 from gym_trl.envs.text_game import TextGame
+from gym_trl.random_play import random_play
 from gym_trl.sandbox import bubblewrap_problem
 from gym_trl.testing import play
 from gym_trl.types import Policy
@@ -39,9 +40,10 @@ def states_played(env_id: str) -> str:
     """Return trajectories and names of states."""
     env, seen = StateKey(as_text(gym.make(env_id))), []
     for seed in range(5):
-        guess, (observation, _), over = env.get_wrapper_attr("random_policy")(seed), env.reset(seed=seed), False
+        (observation, info), over = env.reset(seed=seed), False
+        act = random_play(env, seed)
         while not over:
-            observation, reward, terminated, truncated, _ = env.step(guess(observation))
+            observation, reward, terminated, truncated, info = env.step(act(observation, info))
             seen.append((observation, float(reward), terminated, truncated, tuple(env.state)))
             over = terminated or truncated
     return ascii(seen)
