@@ -55,7 +55,7 @@ def colocated(model: str) -> Iterator[Figures]:
 
             def measure(name: str, latency_ms: int = latency_ms) -> dict[str, float]:
                 episodes, seconds, steps = played.play(
-                    SlowPool(latency_ms / 1000), schedulers[name], range(EPISODES), seed=0
+                    SlowPool(latency_ms / 1000), schedulers[name], range(EPISODES), seeded=False
                 )
                 sampled, turns = sum(sum(one.row.mask) for one in episodes), sum(len(one.turns) for one in episodes)
                 return {"tokens_per_s": sampled / seconds, "turns_per_s": turns / seconds, "steps": steps}

@@ -454,8 +454,7 @@ def model_player(model: Any, tokenizer: Any, setting: Setting, temperature: floa
     Raises:
         ChatTemplateError: The template does not continue turn by turn, and no history renders it anew.
     """
-    from gym_trl.engines.admission import context_of
-    from gym_trl.engines.transformers import TransformersEngine
+    from gym_trl.engines.transformers import TransformersEngine, context_of
 
     chat = chat_for(tokenizer, setting.history, **setting.chat_template_kwargs)
     ends = getattr(model.generation_config, "eos_token_id", None)

@@ -10,11 +10,11 @@ from gym_trl.bases import rare_full_collections, run
 from gym_trl.chat import ChatLike
 from gym_trl.engines.protocol import AsyncEngine, Engine, checked_engine
 from gym_trl.episode import Episode
-from gym_trl.errors import check_counts
+from gym_trl.errors import EngineError, check_counts
 from gym_trl.executors.protocol import EnvPool
 from gym_trl.play import Limits, play
 from gym_trl.seeding import derive_seed
-from gym_trl.types import Completion, Message, Request, Task, TokenIds
+from gym_trl.types import Completion, FinishReason, Message, Request, Task, TokenIds
 
 __all__ = ["Episode", "Limits", "asking", "gather", "play", "rare_full_collections", "rollout", "run"]
 Ask: TypeAlias = Callable[[Request], Awaitable[Completion]]
@@ -133,11 +133,14 @@ async def asking(engine: Engine | AsyncEngine) -> AsyncIterator[Ask]:
     async def sample(request: Request) -> Completion:
         if driver.done():
             driver.result()  # what the engine has raised
-        future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
-        waiting[request.id] = future
         try:
             engine.submit(request)
-            work.set()
+        except EngineError as refusal:
+            return Completion(request.id, [], [], FinishReason.ERROR, str(refusal))
+        future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        waiting[request.id] = future
+        work.set()
+        try:
             return await future
         except BaseException:
             engine.cancel(request.id)

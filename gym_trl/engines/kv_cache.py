@@ -337,14 +337,10 @@ def _attend(  # noqa: PLR0917 -- as Transformers calls it
     Query, key and value are (1, heads, new tokens, size of a head); returns (1, new tokens, heads, size).
     """
     now, layer = gym_trl_pass, getattr(module, "layer_idx", None)
-    if now is None:
-        raise NotPlainError("it does not hand arguments on to its attention")
-    if changing := [name for name, given in others.items() if given is not None and name not in _HARMLESS]:
-        raise NotPlainError(f"its attention depends on {changing[0]}")
-    if attention_mask is not None or dropout or not getattr(module, "is_causal", True):
-        raise NotPlainError("its attention is not causal, or has a mask of its own")
-    if layer is None or layer in now.layers:
-        raise NotPlainError("its layers are not numbered, or share keys")
+    changing = [name for name, given in others.items() if given is not None and name not in _HARMLESS]
+    causal = attention_mask is None and not dropout and getattr(module, "is_causal", True)
+    if now is None or layer is None or layer in now.layers or changing or not causal:
+        raise NotPlainError(f"layer {layer} does not attend to the tokens before alone {changing}")
     now.layers.add(layer)
     new = [part[0].transpose(0, 1) for part in (key, value)]
     if layer not in now.cache.layers:

@@ -16,7 +16,11 @@ class Engine(Closing):
 
     @abstractmethod
     def submit(self, request: Request) -> None:
-        """Accept a request; return at once."""
+        """Accept a request; return at once.
+
+        Raises:
+            EngineError: This request cannot be answered; it fails alone.
+        """
 
     @abstractmethod
     def collect(self, *, block: bool) -> list[Completion]:

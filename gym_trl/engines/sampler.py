@@ -1,12 +1,10 @@
-"""Sampling from a model's scores: shaping options, a seed per request, measured logprobs, the end of a response."""
+"""Sampling from a model's scores: shaping options, measured logprobs, the end of a response."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from gym_trl.errors import ConfigError, EngineError, MissingDependencyError
-from gym_trl.types import Request, TokenIds
+from gym_trl.types import TokenIds
 
 try:
     import torch
@@ -14,76 +12,39 @@ try:
 except ImportError as error:
     raise MissingDependencyError("TransformersEngine", extra="train") from error
 
-# Transformers applies these in this order (GenerationMixin._get_logits_processor, transformers 5.17), unless the value
-# is the one that changes nothing.
-_PENALTIES = {"repetition_penalty": ("RepetitionPenaltyLogitsProcessor", 1.0)}
-_WARPERS = {
-    "temperature": ("TemperatureLogitsWarper", 1.0),
-    "top_h": ("TopHLogitsWarper", None),
-    "top_k": ("TopKLogitsWarper", 0),
-    "top_p": ("TopPLogitsWarper", 1.0),
-    "min_p": ("MinPLogitsWarper", None),
-    "typical_p": ("TypicalLogitsWarper", 1.0),
-    "epsilon_cutoff": ("EpsilonLogitsWarper", 0.0),
-    "eta_cutoff": ("EtaLogitsWarper", 0.0),
-}
-_ONE_EACH = (
-    *("num_beams", "num_return_sequences", "watermarking_config", "assistant_model"),
-    *("prompt_lookup_num_tokens", "guidance_scale"),
-)
-_SET_ELSEWHERE = {
-    **dict.fromkeys(("max_new_tokens", "max_length"), "a request says how many tokens it may have"),
-    **dict.fromkeys(("min_new_tokens", "min_length"), "the engine finds out by itself where an answer ends"),
-    "eos_token_id": "the model's and the chat template's own are used; add stop strings",
-    "pad_token_id": "the tokenizer's own is used",
+# In Transformers' order (GenerationMixin._get_logits_processor), with the values that change nothing.
+_OPTIONS: dict[str, tuple[Any, tuple[float, ...]]] = {
+    "repetition_penalty": (logits_process.RepetitionPenaltyLogitsProcessor, (1.0,)),
+    "temperature": (logits_process.TemperatureLogitsWarper, (1.0,)),
+    "top_k": (logits_process.TopKLogitsWarper, (0, -1)),
+    "top_p": (logits_process.TopPLogitsWarper, (1.0,)),
+    "min_p": (logits_process.MinPLogitsWarper, (0.0,)),
 }
 
 
 class Sampler:
-    """Choice of each row's next token from the row's own random number, with its logprob.
+    """Choice of each row's next token, with its logprob.
 
     Args:
         sampling: Sampling options by their names in ``GenerationConfig``.
-        device: Device of the scores.
 
     Raises:
-        ConfigError: an option that changes the sampling in a way that cannot be measured.
+        ConfigError: an option that there is not.
     """
 
-    def __init__(self, sampling: Mapping[str, Any], device: Any) -> None:
+    def __init__(self, sampling: Mapping[str, Any]) -> None:
         options = {name: value for name, value in sampling.items() if value is not None}
-        for name in _ONE_EACH:
-            if options.pop(name, 1) != 1:
-                raise ConfigError(f"TransformersEngine samples one response per request and cannot use {name}")
-        for name, why in _SET_ELSEWHERE.items():
-            if name in options:
-                raise ConfigError(f"{name} cannot shape the sampling: {why}")
         self.greedy = not options.pop("do_sample", True) or options.get("temperature") == 0
-
-        def made(known: Mapping[str, tuple[str, float | None]]) -> list[Any]:
-            chosen = []
-            for name, (class_name, neutral) in known.items():
-                if (value := options.pop(name, neutral)) not in (neutral, -1):  # -1 is top_k's other zero
-                    extra = {"device": str(device)} if name == "eta_cutoff" else {}
-                    chosen.append(getattr(logits_process, class_name)(value, **extra))
-            return chosen
-
-        self._penalties = made(_PENALTIES)
-        self._warpers = made({} if self.greedy else _WARPERS)
-        if unknown := [name for name in options if name not in _WARPERS]:
+        if unknown := sorted(options.keys() - _OPTIONS):
             raise ConfigError(f"TransformersEngine has no sampling option {unknown[0]!r}")
-
-    @property
-    def reads_earlier_ids(self) -> bool:
-        """True if an option depends on the ids before the next token."""
-        return bool(self._penalties)
-
-    def points(self, request: Request) -> "np.ndarray[Any, np.dtype[np.float64]]":
-        """Return a request's random numbers in [0, 1), one per token.
-
-        A request with more tokens begins with the same numbers.
-        """
-        return np.random.default_rng(request.seed).random(request.max_tokens)
+        self.reads_earlier_ids = options.get("repetition_penalty", 1.0) != 1.0
+        """An option depends on the ids before the next token."""
+        self._shaping = [
+            shape(options[name])
+            for name, (shape, neutral) in _OPTIONS.items()
+            if name in options and options[name] not in neutral
+            if not self.greedy or name == "repetition_penalty"
+        ]
 
     def choose(self, scores: Any, earlier_ids: Any, points: Sequence[float]) -> tuple[Any, Any]:
         """Return the next id and its logprob for each row.
@@ -96,8 +57,8 @@ class Sampler:
         Raises:
             EngineError: the scores are NaN.
         """
-        for warp in (*self._penalties, *self._warpers):
-            scores = warp(earlier_ids, scores)
+        for shape in self._shaping:
+            scores = shape(earlier_ids, scores)
         logprobs = scores.float().log_softmax(dim=-1)
         if torch.isnan(logprobs[:, 0]).any():  # one NaN makes its whole row NaN
             raise EngineError("the model's logits are NaN; the training has diverged")
@@ -129,9 +90,7 @@ class End:
     ) -> None:
         if stop_strings and decode is None:
             raise ConfigError("stop_strings need decode=tokenizer.decode")
-        self._eos_ids = frozenset(eos_ids)
-        self._stop_strings = tuple(stop_strings)
-        self._decode = decode or (lambda _: "")
+        self._eos_ids, self._stop_strings, self._decode = frozenset(eos_ids), tuple(stop_strings), decode
         # A character has at most four bytes, and an id at least one; beside them a tokenizer may write spaces anew.
         self._latest = 4 * max(map(len, self._stop_strings), default=0) + 16
 
@@ -143,5 +102,5 @@ class End:
         return self._stops(sampled[-self._latest :]) and self._stops(sampled)
 
     def _stops(self, ids: TokenIds) -> bool:
-        text = self._decode(ids) if self._stop_strings else ""
+        text = self._decode(ids) if self._stop_strings and self._decode is not None else ""
         return any(stop in text for stop in self._stop_strings)

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
 
-from gym_trl.engines.admission import Admission
 from gym_trl.engines.protocol import Engine
 from gym_trl.types import Completion, FinishReason, Request, TokenIds
 
@@ -45,22 +44,18 @@ class ScriptedEngine(Engine):
         self._running: list[tuple[int, int, Request]] = []  # a heap of (tick it is due, order of arrival, request)
         self._order = count()
         self._alive: set[str] = set()
-        self._admission = Admission()
 
     def submit(self, request: Request) -> None:
-        """Accept a request; one that no engine can answer comes back with the error."""
-        admitted = self._admission.admit(request, self._alive)
+        """Accept a request."""
         self.requests.append(request)
-        if admitted is not None:
-            self._alive.add(request.id)
-            self._waiting.append(request)
+        self._alive.add(request.id)
+        self._waiting.append(request)
 
     def collect(self, *, block: bool) -> list[Completion]:
         """Advance the clock by one tick, or if ``block``, until a request finishes."""
         self._fill_slots()
-        failed = self._admission.failed()
-        if failed or not self._running:
-            return failed
+        if not self._running:
+            return []
         self.steps = max(self.steps + 1, self._running[0][0] if block else 0)
         finished = []
         while self._running and self._running[0][0] <= self.steps:
@@ -74,7 +69,6 @@ class ScriptedEngine(Engine):
 
     def cancel(self, request_id: str) -> None:
         """Drop a request and free its slot."""
-        self._admission.cancel(request_id)
         if request_id in self._alive:
             self._alive.remove(request_id)
             self.cancelled.append(request_id)

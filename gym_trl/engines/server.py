@@ -7,10 +7,8 @@ import random
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
-from urllib.request import getproxies
 
 from gym_trl.bases import run
-from gym_trl.engines.admission import Admission
 from gym_trl.engines.vllm import FINISH, with_ends
 from gym_trl.errors import ConfigError, EngineError, check_counts, needs
 from gym_trl.text.chat_client import bearer, redact
@@ -32,13 +30,11 @@ _VERBATIM = {
     "include_stop_str_in_output": True,
     "skip_special_tokens": False,  # a stop string may be one
 }
-_OWN = {"prompt", "model", "stream", "echo", "use_beam_search"}
 _CONNECT_S = 10.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _CHANCE = random.Random()
 _UNREACHED = 0
-_AWAY = {_UNREACHED, 502, 503, 504}
-_AGAIN = {*_AWAY, 200, 429, 500}
+_AGAIN = {_UNREACHED, 200, 429, 500, 502, 503, 504}
 """Status codes after which a request is repeated; 200 with a response that is no completion."""
 
 
@@ -74,7 +70,7 @@ class ServerEngine:
         concurrency: Maximum number of requests on the server at once; the others wait in this process.
         deadline_s: Maximum seconds for a request from when it is first sent, repetitions included.
         retries: Number of times that a request is repeated. The first 10 pauses take about 25 seconds together, each
-            further one 5 seconds. A request to a server that is known to be down is not repeated.
+            further one 5 seconds.
         api_key: Key that the server was started with, if any.
         check: Call ``check`` before the first request.
         seeded: Send each request's seed, so that a response does not depend on other requests. False: the server draws
@@ -104,19 +100,13 @@ class ServerEngine:
             import aiohttp  # noqa: F401 -- httpx takes four times the processor time
         check_counts(concurrency=concurrency)
         check_counts(0, retries=retries)
-        if deadline_s <= 0:
-            raise ConfigError(f"deadline_s must be above 0, got {deadline_s}")
-        options = {name: value for name, value in (sampling or {}).items() if value is not None}
-        self._max_tokens = options.pop("max_tokens", math.inf)
-        ended = with_ends("ServerEngine", options, eos_ids, stop_strings, own=_OWN)
+        ended = with_ends("ServerEngine", sampling or {}, eos_ids, stop_strings)
         self._options = {**_NEUTRAL, **ended, **_VERBATIM}
         self._url, self._model, self._headers = base_url.rstrip("/"), model, bearer(api_key)
-        self._deadline_s, self._retries, self._seeded = deadline_s, retries, seeded
+        self._concurrency, self._deadline_s, self._retries = concurrency, deadline_s, retries
+        self._seeded, self._checked = seeded, not check
         self.context = math.inf
         """Maximum tokens of prompt and completion on the server, as far as it was asked and reports it."""
-        self._checked = not check
-        self._away = False  # True from when a request has found no server at all its tries to the next answer
-        self._concurrency = concurrency
 
     async def __aenter__(self) -> Self:
         self._session, self._slots = _session(self._headers), asyncio.Semaphore(self._concurrency)
@@ -133,8 +123,6 @@ class ServerEngine:
 
     async def sample(self, request: Request) -> Completion:
         """Return the completion of a request, with the error if it failed; if cancelled, close its connection."""
-        if (why := Admission().refusal(request)) is not None:
-            return Completion(request.id, [], [], FinishReason.ERROR, why)
         async with self._slots:
             try:
                 async with asyncio.timeout(self._deadline_s):
@@ -150,36 +138,25 @@ class ServerEngine:
         attempt = 0
         while True:
             try:
-                completion = await self._ask_once(request, self._options)
+                return await self._ask_once(request, self._options)
             except _FailedError as failure:
-                away = failure.status in _AWAY
-                # If it is known to be away, another request has already waited for it.
-                if failure.status not in _AGAIN or attempt >= self._retries or (away and self._away):
-                    self._away = away
+                if failure.status not in _AGAIN or attempt >= self._retries:
                     raise
-            else:
-                self._away = False
-                return completion
             pause = min(_FIRST_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S)
             await asyncio.sleep(pause * _CHANCE.uniform(0.75, 1.25))
             attempt += 1
 
-    def _body(self, request: Request, options: Mapping[str, Any]) -> dict[str, Any]:
-        # The server rejects requests that exceed the context, but in-process engines end the completion there: ask for
-        # no more than fits. If nothing fits, the server explains the error.
-        room = max(1, self.context - len(request.prompt_ids))
-        tokens = int(min(request.max_tokens, self._max_tokens, room))
-        body = {**options, "prompt": request.prompt_ids, "max_tokens": tokens}
-        if options.get("min_tokens", 0) > tokens:
-            body["min_tokens"] = tokens
-        if self._model is not None:
-            body["model"] = self._model
-        if self._seeded:
-            body["seed"] = request.seed
-        return body
-
     async def _ask_once(self, request: Request, options: Mapping[str, Any]) -> Completion:
-        status, content = await self._fetch("POST", "/v1/completions", self._body(request, options))
+        """Send a request, and return the completion in the response.
+
+        The server rejects what exceeds the context, but in-process engines end the completion there: so ask for no more
+        than fits. If nothing fits, the server explains the error.
+        """
+        room = max(1, self.context - len(request.prompt_ids))
+        body = {**options, "prompt": request.prompt_ids, "max_tokens": int(min(request.max_tokens, room))}
+        body |= {"seed": request.seed} if self._seeded else {}
+        body |= {} if self._model is None else {"model": self._model}
+        status, content = await self._fetch("POST", "/v1/completions", body)
         if status != 200:
             raise _FailedError(f"{self._url} answered {status}: {self._message(content)}", status)
         try:
@@ -240,10 +217,7 @@ class ServerEngine:
         one = Request("check", [0], 1, seed=0)
         try:
             async with asyncio.timeout(self._deadline_s):
-                status, content = await self._fetch("GET", "/v1/models")
-                if status in (401, 403):
-                    raise EngineError(f"the vLLM server at {self._url} rejects the api_key: {self._message(content)}")
-                self._model, self.context = _served(self._url, content, self._model)
+                await self._find_model()
                 _, content = await self._fetch("GET", "/openapi.json")  # which --disable-fastapi-docs leaves out
                 with suppress(LookupError, TypeError):
                     known = content["components"]["schemas"]["CompletionRequest"]["properties"]
@@ -267,6 +241,20 @@ class ServerEngine:
             raise EngineError(f"{self._url} did not answer within {self._deadline_s:g} s") from error
         self._checked = True
 
+    async def _find_model(self) -> None:
+        """Find the name of the model and the length of its context."""
+        status, content = await self._fetch("GET", "/v1/models")
+        try:
+            served = {card["id"]: card.get("max_model_len") or math.inf for card in content["data"]}
+            name = next(iter(served)) if self._model is None else self._model
+        except (LookupError, TypeError, AttributeError, StopIteration) as error:
+            raise EngineError(
+                f"{self._url} answered {status} and no list of models, but {self._message(content)}; {_START}"
+            ) from error
+        if name not in served:
+            raise EngineError(f"the vLLM server at {self._url} serves {', '.join(map(repr, served))} and not {name!r}")
+        self._model, self.context = name, served[name]
+
 
 def _session(headers: Mapping[str, str]) -> "aiohttp.ClientSession":
     import aiohttp
@@ -276,21 +264,4 @@ def _session(headers: Mapping[str, str]) -> "aiohttp.ClientSession":
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=2.0),
         headers={"Content-Type": "application/json", **headers},
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        trust_env=bool(getproxies()),  # it reads the environment for every request
     )
-
-
-def _served(url: str, content: Any, model: str | None) -> tuple[str, float]:
-    """Return the name of the model in a response of ``/v1/models``, and the length of its context."""
-    try:
-        served = {card["id"]: card.get("max_model_len") or math.inf for card in content["data"]}
-        name = next(iter(served)) if model is None else model
-    except (LookupError, TypeError, AttributeError, StopIteration) as error:
-        raise EngineError(f"{url} answers, but is not a vLLM server; {_START}") from error
-    if name not in served:
-        raise EngineError(
-            f"the vLLM server at {url} serves {', '.join(map(repr, served))} and not {name!r}: "
-            "pass the name that it uses"
-        )
-    return name, served[name]

@@ -1,25 +1,24 @@
 """Generation with a Transformers model: each turn computes what is new in it, with one seed per request."""
 
 import logging
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
-from weakref import WeakSet
 
 import numpy as np
 
-from gym_trl.engines.admission import Admission, context_of
 from gym_trl.engines.attention_backends import no_cudnn_attention
 from gym_trl.engines.kv_cache import Block, Ids, KVCache, NotPlainError, attending, compute, plain_attention
 from gym_trl.engines.protocol import Engine
 from gym_trl.engines.sampler import End, Sampler
-from gym_trl.errors import ConfigError, MissingDependencyError
+from gym_trl.errors import ConfigError, EngineError, MissingDependencyError
 from gym_trl.types import Completion, FinishReason, Logprobs, Request, TokenIds
 
 try:
     import torch
-    from transformers import DynamicCache, GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria
+    from transformers import DynamicCache, GenerationConfig
     from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 except ImportError as error:
     raise MissingDependencyError("TransformersEngine", extra="train") from error
@@ -30,25 +29,7 @@ _ROOM = 32
 """Tokens of a response for which there is room at once; a longer one moves to a larger block."""
 _PATIENCE = 16
 """Tokens that a running request is about to compute, for which another with the same beginning waits."""
-_log = logging.getLogger(__name__)
-_ANNOUNCED: WeakSet[Any] = WeakSet()
-"""Models for which lockstep has been logged."""
-
-
-@dataclass(slots=True)
-class EngineStats:
-    """Counts of an engine's work, from its first step."""
-
-    steps: int = 0
-    """Forward passes."""
-    computed: int = 0
-    """Tokens that went through the model."""
-    reused: int = 0
-    """Tokens of prompts whose keys and values were in the cache."""
-    sampled: int = 0
-    """Tokens of responses."""
-    most_running: int = 0
-    """Largest number of requests in a step."""
+_log: Any = logging.getLogger(__name__)  # with Transformers' warning_once
 
 
 @dataclass(eq=False, slots=True)
@@ -57,10 +38,19 @@ class _Row:
 
     request: Request
     prompt: Ids
-    points: "np.ndarray[Any, np.dtype[np.float64]]"
+    most: int
+    """Number of tokens that the response may have."""
+    chance: np.random.Generator
+    """Generator of its random numbers, one for each token."""
     sampled: TokenIds = field(default_factory=list)
     logprobs: Logprobs = field(default_factory=list)
+    finish: FinishReason | None = None
     block: Block | None = None
+
+    def completion(self) -> Completion:
+        """Return the completion of a request that has ended."""
+        assert self.finish is not None
+        return Completion(self.request.id, self.sampled, self.logprobs, self.finish)
 
 
 class TransformersEngine(Engine):
@@ -73,7 +63,7 @@ class TransformersEngine(Engine):
     That is for models of full causal attention. Others, with sliding windows, sinks, linear attention or a state, are
     generated in lockstep: ``collect`` then runs one batch of all pending requests, with their whole prompts padded on
     the left, to its end, which takes several times as long. The attribute ``lockstep`` says why, and a warning is
-    logged once for each model. Where layers have a state, which padding would change, each request is generated alone.
+    logged once. Where layers have a state, which padding would change, each request is generated alone.
 
     Every request is sampled from its own seed, so a completion does not depend on the other requests of its batch (up
     to the rounding of batched arithmetic), and the global generators are not used. Logprobs are those of the
@@ -86,8 +76,8 @@ class TransformersEngine(Engine):
         model: A decoder-only Transformers model.
         pad_id: Id for padding on the left; never attended to.
         eos_ids: Ids that end a response; they are kept in it.
-        sampling: Sampling options by their names in ``GenerationConfig`` (``temperature``, ``top_p``, ``top_k``,
-            ``min_p``, ``repetition_penalty``, ...); ``{"temperature": 0}`` or ``{"do_sample": False}`` selects the most
+        sampling: Sampling options by their names in ``GenerationConfig``: ``temperature``, ``top_p``, ``top_k``,
+            ``min_p``, ``repetition_penalty``; ``{"temperature": 0}`` or ``{"do_sample": False}`` selects the most
             probable token.
         stop_strings: Strings that end a response; their ids are kept in it. Needs ``decode``.
         decode: Function from ids to text, for ``stop_strings``.
@@ -110,65 +100,72 @@ class TransformersEngine(Engine):
         decode: Callable[[TokenIds], str] | None = None,
         cache_bytes: int | None = None,
     ) -> None:
-        if cache_bytes is not None and cache_bytes < 0:
-            raise ConfigError(f"cache_bytes must be at least 0, got {cache_bytes}")
         if model.config.is_encoder_decoder or getattr(model.config, "is_decoder", None) is False:
             raise ConfigError(f"the model must be a decoder that reads from left to right, got {type(model).__name__}")
         self.model = model
-        self.stats = EngineStats()
-        """Counts of the work; in lockstep they stay zero."""
         self.lockstep = plain_attention(model)
         """Reason for which whole prompts are generated in lockstep, or ``None``; some models show it in a pass only."""
-        self._sampler = Sampler(sampling or {}, model.device)
-        self._end = End(eos_ids, stop_strings, decode)
-        self._pad_id = pad_id
-        self._cache_bytes = cache_bytes
+        self._sampler, self._end = Sampler(sampling or {}), End(eos_ids, stop_strings, decode)
+        self._pad_id, self._cache_bytes = pad_id, cache_bytes
+        self._positions = context_of(model.config)
         embedding = model.get_input_embeddings()
-        rows = getattr(embedding, "num_embeddings", None) or model.config.get_text_config().vocab_size
-        self._admission = Admission(vocabulary=int(rows), positions=context_of(model.config))
-        self._ids: set[str] = set()
+        self._vocabulary = getattr(embedding, "num_embeddings", None) or model.config.get_text_config().vocab_size
         self._waiting: list[_Row] = []
         self._running: list[_Row] = []
         self._cache: KVCache | None = None
 
     def submit(self, request: Request) -> None:
-        """Accept a request; one that the model cannot answer comes back with the error."""
-        if (fitting := self._admission.admit(request, self._ids)) is not None:
-            self._ids.add(fitting.id)
-            prompt = np.array(fitting.prompt_ids, dtype=np.int64)
-            self._waiting.append(_Row(fitting, prompt, self._sampler.points(fitting)))
+        """Accept a request; its response ends where the model's positions end.
+
+        Raises:
+            EngineError: The model cannot continue it: it has no ids, unknown ones, or too many.
+        """
+        prompt = np.array(request.prompt_ids, dtype=np.int64)
+        most = min(request.max_tokens, (self._positions or math.inf) - len(prompt))
+        if not len(prompt) or most < 1:
+            raise EngineError(f"{len(prompt)} ids cannot be continued in the model's {self._positions} positions")
+        if prompt.min() < 0 or prompt.max() >= self._vocabulary:
+            raise EngineError(f"prompt_ids has {prompt.max()}, and the vocabulary ends at {self._vocabulary - 1}")
+        self._waiting.append(_Row(request, prompt, int(most), np.random.default_rng(request.seed)))
 
     def cancel(self, request_id: str) -> None:
         """Drop a request and free its place."""
-        self._admission.cancel(request_id)
-        self._ids.discard(request_id)
         self._waiting = [row for row in self._waiting if row.request.id != request_id]
         for row in [row for row in self._running if row.request.id == request_id]:
             self._leave(row)
 
     def collect(self, *, block: bool) -> list[Completion]:
         """Run steps until a request has finished; if not ``block``, run one step."""
-        ended = self._admission.failed()
-        if not ended and (self._waiting or self._running):
-            with _undisturbed(self.model), no_cudnn_attention():
-                ended = self._advance(block=block)
-        self._ids.difference_update(one.request_id for one in ended)
-        return ended
+        if not self._waiting and not self._running:
+            return []
+        with _undisturbed(self.model), no_cudnn_attention():
+            if self.lockstep is None:
+                try:
+                    return self._run(block=block)
+                except NotPlainError as error:  # in the first pass
+                    self.lockstep = str(error)
+                    self._waiting = [*self._running, *self._waiting]
+                    self._running, self._cache = [], None
+            name = type(self.model).__name__
+            _log.warning_once(f"{name} is generated in lockstep, which takes several times as long: {self.lockstep}")
+            batch, self._waiting = self._waiting, []
+            return self._generate(batch)
 
-    def _advance(self, *, block: bool) -> list[Completion]:
-        if self.lockstep is None:
-            try:
-                return self._run(block=block)
-            except NotPlainError as error:  # in the first pass
-                self.lockstep = str(error)
-                self._waiting = [*self._running, *self._waiting]
-                self._running, self._cache = [], None
-        if self.model not in _ANNOUNCED:
-            _ANNOUNCED.add(self.model)
-            message = "%s is generated in lockstep, which takes several times as long: %s"
-            _log.warning(message, type(self.model).__name__, self.lockstep)
-        batch, self._waiting = self._waiting, []
-        return self._generate(batch)
+    def _sample(self, rows: list[_Row], logits: Any) -> None:
+        """Sample the next token of each row, and note which rows have ended with it."""
+        earlier = None
+        if self._sampler.reads_earlier_ids:  # continued to one length by their first, which changes no penalty
+            known = [[*row.request.prompt_ids, *row.sampled] for row in rows]
+            width = max(map(len, known))
+            earlier = torch.tensor([ids + ids[:1] * (width - len(ids)) for ids in known], device=logits.device)
+        chosen, logprobs = self._sampler.choose(logits, earlier, [row.chance.random() for row in rows])
+        for row, id_, logprob in zip(rows, chosen.tolist(), logprobs.tolist(), strict=True):
+            row.sampled.append(id_)
+            row.logprobs.append(logprob)
+            if self._end.reached(row.sampled):
+                row.finish = FinishReason.STOP
+            elif len(row.sampled) >= row.most:
+                row.finish = FinishReason.LENGTH
 
     # -----------------------------------------------------------------------------------------------------------------
     # With keys and values kept
@@ -179,7 +176,7 @@ class TransformersEngine(Engine):
             limit = _free_bytes(self.model.device) if self._cache_bytes is None else self._cache_bytes
             self._cache = KVCache(limit // _token_bytes(self.model))
         for row in self._waiting:
-            if not self._cache.fits(len(row.prompt) + row.request.max_tokens):
+            if not self._cache.fits(len(row.prompt) + row.most):
                 self._waiting.remove(row)
                 return self._generate([row])
         with attending(self.model):
@@ -212,10 +209,12 @@ class TransformersEngine(Engine):
             pieces.append((row_block, number))
             room -= number
         logits = compute(self.model, cache, pieces)[: len(asking)]
-        self.stats.steps += 1
-        self.stats.computed += _STEP_TOKENS - room
-        self.stats.most_running = max(self.stats.most_running, len(pieces))
-        return self._sample(asking, logits) if asking else []
+        if asking:
+            self._sample(asking, logits)
+        ended = [row for row in asking if row.finish is not None]
+        for row in ended:
+            self._leave(row)
+        return [row.completion() for row in ended]
 
     def _admit(self, cache: KVCache) -> None:
         """Let waiting requests join, except those that begin with what a running one is about to compute."""
@@ -226,12 +225,11 @@ class TransformersEngine(Engine):
             if match.coming - match.length >= _PATIENCE:
                 left.append(row)
                 continue
-            room = min(_ROOM, row.request.max_tokens - len(row.sampled))
+            room = min(_ROOM, row.most - len(row.sampled))
             row.block = cache.open(ids, match, room=room, owner=row.request.episode_id)
             if row.block is None:  # the later ones wait too, or a long prompt would never find room
                 left += self._waiting[number:]
                 break
-            self.stats.reused += row.block.computed
             self._running.append(row)
         self._waiting = left
 
@@ -242,38 +240,16 @@ class TransformersEngine(Engine):
         self._cache.release(row.block, row.request.episode_id)
         row.block = None
 
-    def _sample(self, rows: list[_Row], logits: Any) -> list[Completion]:
-        points = [row.points[len(row.sampled)] for row in rows]
-        earlier = None
-        if self._sampler.reads_earlier_ids:  # continued to one length by their first, which changes no penalty
-            known = [[*row.request.prompt_ids, *row.sampled] for row in rows]
-            width = max(map(len, known))
-            padded = [ids + ids[:1] * (width - len(ids)) for ids in known]
-            earlier = torch.tensor(padded, device=logits.device)
-        chosen, logprobs = self._sampler.choose(logits, earlier, points)
-        self.stats.sampled += len(rows)
-        ended = []
-        for row, id_, logprob in zip(rows, chosen.tolist(), logprobs.tolist(), strict=True):
-            row.sampled.append(id_)
-            row.logprobs.append(logprob)
-            stopped = self._end.reached(row.sampled)
-            if stopped or len(row.sampled) >= row.request.max_tokens:
-                self._leave(row)
-                finish = FinishReason.STOP if stopped else FinishReason.LENGTH
-                ended.append(Completion(row.request.id, row.sampled, row.logprobs, finish))
-        return ended
-
     # -----------------------------------------------------------------------------------------------------------------
     # In lockstep
     # -----------------------------------------------------------------------------------------------------------------
 
     def _generate(self, rows: list[_Row]) -> list[Completion]:
         """Return the completions of whole prompts, padded on the left, when all have ended."""
-        width = max(len(row.prompt) for row in rows)
-        longest = max(row.request.max_tokens for row in rows)
+        width, longest = max(len(row.prompt) for row in rows), max(row.most for row in rows)
         # A row that has ended is computed until the last one ends, maybe after the model's positions.
         end = width + longest
-        if len(rows) > 1 and (not _ignores_padding(self.model) or end > (context_of(self.model.config) or end)):
+        if len(rows) > 1 and (not _ignores_padding(self.model) or end > (self._positions or end)):
             return [completion for row in rows for completion in self._generate([row])]
         config = GenerationConfig(
             max_new_tokens=longest, do_sample=False, pad_token_id=self._pad_id, disable_compile=True
@@ -283,62 +259,49 @@ class TransformersEngine(Engine):
         for index, row in enumerate(rows):
             prompts[index, width - len(row.prompt) :] = torch.from_numpy(row.prompt)
             mask[index, width - len(row.prompt) :] = 1
-        device = self.model.device
+
+        def choose(_: Any, scores: Any) -> Any:
+            """Sample the next token of the rows that go on, and leave only it possible."""
+            going = [index for index, row in enumerate(rows) if row.finish is None]
+            self._sample([rows[index] for index in going], scores[going])
+            chosen = torch.tensor([row.sampled[-1:] for row in rows], device=scores.device)
+            return torch.full_like(scores, -torch.inf).scatter_(1, chosen, 0.0)
+
+        def ended(ids: Any, scores: Any, **_: Any) -> Any:
+            return torch.tensor([row.finish is not None for row in rows], device=ids.device)
+
         # Of the scores of its routers a mixture of experts computes a loss, which fails where keys are cached.
         routed = hasattr(self.model.config.get_text_config(), "output_router_logits")
-        each = _EachRow(rows, width, self._sampler, self._end)
         with torch.no_grad(), _configured(self.model, config):
             self.model.generate(
-                prompts.to(device),
-                attention_mask=mask.to(device),
+                prompts.to(self.model.device),
+                attention_mask=mask.to(self.model.device),
                 **({"output_router_logits": False} if routed else {}),
                 generation_config=config,
-                logits_processor=LogitsProcessorList([each]),
-                stopping_criteria=[_Ended(each)],
+                logits_processor=[choose],
+                stopping_criteria=[ended],
                 synced_gpus=False,  # processes play different episodes and must not wait for each other
             )
-        return [
-            Completion(row.request.id, row.sampled, row.logprobs, finish)
-            for row, finish in zip(rows, each.finishes, strict=True)
-            if finish is not None
-        ]
+        return [row.completion() for row in rows]
 
 
-class _EachRow(LogitsProcessor):  # type: ignore[misc]  # Transformers is untyped
-    """Logits processor that samples each row's next token, masks all others, and knows which rows have ended."""
+def context_of(config: Any) -> int | None:
+    """Return the number of tokens for which a model with this configuration works; ``None`` if it has no limit.
 
-    def __init__(self, rows: list[_Row], width: int, sampler: Sampler, end: End) -> None:
-        self.finishes: list[FinishReason | None] = [None] * len(rows)
-        self._rows, self._width, self._sampler, self._end = rows, width, sampler, end
+    >>> from transformers import LlamaConfig
+    >>> context_of(LlamaConfig(max_position_embeddings=512))
+    512
 
-    def __call__(self, input_ids: Any, scores: Any) -> Any:
-        step, earlier = input_ids.shape[1] - self._width, input_ids
-        if self._sampler.reads_earlier_ids:  # padding must not count as earlier tokens
-            earlier = input_ids.clone()
-            for index, row in enumerate(self._rows):
-                earlier[index, : self._width - len(row.prompt)] = int(row.prompt[0])
-        points = [row.points[min(step, len(row.points) - 1)] for row in self._rows]
-        chosen, logprobs = self._sampler.choose(scores, earlier, points)
-        for index, (id_, logprob) in enumerate(zip(chosen.tolist(), logprobs.tolist(), strict=True)):
-            row = self._rows[index]
-            if self.finishes[index] is None:
-                row.sampled.append(id_)
-                row.logprobs.append(logprob)
-                if self._end.reached(row.sampled):
-                    self.finishes[index] = FinishReason.STOP
-                elif len(row.sampled) >= row.request.max_tokens:
-                    self.finishes[index] = FinishReason.LENGTH
-        return torch.full_like(scores, -torch.inf).scatter_(1, chosen[:, None], 0.0)
-
-
-class _Ended(StoppingCriteria):  # type: ignore[misc]  # Transformers is untyped
-    """Stopping criterion that ends each row separately."""
-
-    def __init__(self, each: _EachRow) -> None:
-        self._each = each
-
-    def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
-        return torch.tensor([finish is not None for finish in self._each.finishes], device=input_ids.device)
+    Rotary embeddings that change for all positions at some length (``dynamic``, ``longrope``) end there: keys that were
+    computed before are not those with which a training recomputes the log probabilities.
+    """
+    text = config.get_text_config()
+    rotary = getattr(text, "rope_parameters", None) or {}
+    lengths = [getattr(text, "max_position_embeddings", None)]
+    if rotary.get("rope_type") in ("dynamic", "longrope"):
+        lengths.append(rotary.get("original_max_position_embeddings"))
+        lengths.append(getattr(text, "original_max_position_embeddings", None))
+    return min((int(length) for length in lengths if length), default=None)
 
 
 def _ignores_padding(model: Any) -> bool:
@@ -378,15 +341,14 @@ def _undisturbed(model: Any) -> Iterator[None]:
     modules = list(model.modules())
     training = [module for module in modules if module.training]
     model.eval()
-    with ExitStack() as stack:
-        # Without a compiled part, the compiler may not even be imported, which takes a second.
-        if any("_orig_mod" in part._modules or part._compiled_call_impl is not None for part in modules):
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
-        try:
+    # Without a compiled part, the compiler may not even be imported, which takes a second.
+    compiled = any("_orig_mod" in part._modules or part._compiled_call_impl is not None for part in modules)
+    try:
+        with torch.compiler.set_stance("force_eager") if compiled else nullcontext():
             yield
-        finally:
-            for module in training:
-                module.training = True
+    finally:
+        for module in training:
+            module.training = True
 
 
 @contextmanager

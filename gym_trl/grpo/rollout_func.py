@@ -242,7 +242,7 @@ class RolloutFunc:
                     timeout=self.episode_timeout,
                 )
 
-        with trainer_engine(trainer, chat, self.sampling, seed=derive_seed(self.seed, *seeds[:1])) as engine:
+        with trainer_engine(trainer, chat, self.sampling, seeded=False) as engine:
             contexts = [length for length in (self.max_context, context_length(trainer)) if length]
             limits = Limits(self.max_tokens_per_turn, trainer.args.max_completion_length, min(contexts, default=None))
             return run(play(engine, limits))

@@ -9,12 +9,10 @@ from functools import partial
 from typing import Any
 
 from gym_trl.chat import ChatLike, Stops
-from gym_trl.engines.admission import context_of
 from gym_trl.engines.protocol import AsyncEngine, Engine
 from gym_trl.errors import ConfigError
 from gym_trl.grpo import trl_versions
 from gym_trl.grpo.adapters import merged_adapter, sync_weights
-from gym_trl.seeding import derive_seed
 
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 """Sampling options of TRL's configurations."""
@@ -49,21 +47,21 @@ def check_generation(args: Any) -> None:
 
 @contextmanager
 def trainer_engine(
-    trainer: Any, chat: ChatLike | Stops, sampling: Mapping[str, Any] | None = None, *, seed: int | None = None
+    trainer: Any, chat: ChatLike | Stops, sampling: Mapping[str, Any] | None = None, *, seeded: bool = True
 ) -> Iterator[Engine | AsyncEngine]:
     """Provide an engine that samples from the model that ``trainer`` is training, with the trainer's own options.
 
     ``chat`` defines what ends a response besides the end-of-sequence token; ``sampling`` overrides options, by vLLM's
-    names. With a ``seed``, a colocated vLLM on a GPU samples all requests from one generator of that seed; otherwise
-    each is sampled from its own seed, which costs nothing on a CPU.
+    names. Unless ``seeded``, vLLM draws all responses from one generator, for which a GPU needs one kernel instead of one
+    per request.
     """
     engine: Any
     if not trainer.use_vllm:
         engine = _transformers_engine
     elif trainer.args.vllm_mode == "colocate":
-        engine = partial(_colocated_engine, seed=seed)
+        engine = partial(_colocated_engine, seeded=seeded)
     else:
-        engine = partial(_server_engine, seeded=seed is None)
+        engine = partial(_server_engine, seeded=seeded)
     with engine(trainer, chat, dict(sampling or {})) as made:
         yield made
 
@@ -111,18 +109,15 @@ def _transformers_engine(trainer: Any, chat: ChatLike | Stops, changes: dict[str
 
 @contextmanager
 def _colocated_engine(
-    trainer: Any, chat: ChatLike | Stops, changes: dict[str, Any], *, seed: int | None
+    trainer: Any, chat: ChatLike | Stops, changes: dict[str, Any], *, seeded: bool
 ) -> Iterator[Engine]:
     """Provide the trainer's own vLLM, with the weights of this step."""
     from gym_trl.engines.vllm import VLLMEngine
 
     generation = trainer.vllm_generation
     with trl_versions.awake(generation, partial(sync_weights, trainer)):
-        if trainer.accelerator.device.type == "cpu":
-            seed = None
-        if seed is not None:
-            seed = derive_seed(seed, trainer.accelerator.process_index)
-        yield VLLMEngine(generation.llm, **_vllm_options(trainer, chat, changes), seed=seed)
+        seeded = seeded or trainer.accelerator.device.type == "cpu"  # where it costs nothing
+        yield VLLMEngine(generation.llm, **_vllm_options(trainer, chat, changes), seeded=seeded)
 
 
 @contextmanager
@@ -181,6 +176,8 @@ def warn_of_bias(sampling: Mapping[str, Any]) -> None:
 
 def context_length(trainer: Any) -> int | None:
     """Return the maximum tokens of an episode, limited by the model and by the engine, which there is already."""
+    from gym_trl.engines.transformers import context_of
+
     lengths = [context_of(trainer.model.config)]
     if trainer.use_vllm and trainer.args.vllm_mode == "colocate":
         lengths.append(trainer.vllm_generation.llm.llm_engine.model_config.max_model_len)

@@ -140,8 +140,8 @@ class FaultyEngine(Engine):
         chance = random.Random(derive_seed(self._seed, request.seed, request.id))
         fault = _draw(chance, self._chances)
         if fault is None:
-            self._asked.add(request.id)
             self._engine.submit(request)
+            self._asked.add(request.id)
         else:
             finish = FinishReason.ERROR if fault == "fails" else FinishReason.TIMEOUT
             self._lost.append(Completion(request.id, [], [], finish, "an injected fault"))

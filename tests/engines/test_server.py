@@ -10,7 +10,6 @@ import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from types import SimpleNamespace
 
 import gymnasium as gym
 import pytest
@@ -132,14 +131,8 @@ def test_a_server_that_is_killed_and_started_again_loses_no_episode(stack):
 
 
 def test_a_server_that_stays_away_leaves_episodes_unscored(stack, monkeypatch):
-    """Law 14; and who comes later does not wait for it."""
-    pauses: list[float] = []
-
-    def pause(*bounds: float) -> float:
-        pauses.append(bounds[0])
-        return 0.0
-
-    monkeypatch.setattr(server, "_CHANCE", SimpleNamespace(uniform=pause))
+    """Law 14; and when it is there again, requests are answered again."""
+    monkeypatch.setattr(server, "_FIRST_PAUSE_S", 0.001)
     vllm = double(stack, delay=lambda body: 0.01)
     made = engine(vllm, retries=2, concurrency=1)
     sample(made, requests(1))
@@ -147,24 +140,18 @@ def test_a_server_that_stays_away_leaves_episodes_unscored(stack, monkeypatch):
     for game in play(made, 16):
         assert (game.stop_reason, game.scored, game.episode_return) == (StopReason.CANCELLED, False, None)
         assert f"no vLLM server answers at {vllm.url}" in game.error
-    assert pauses
-    pauses.clear()
-    sample(made, requests(50))
-    assert not pauses
     vllm.start()
     assert sample(made, requests(3)) == [exact(one) for one in requests(3)]
-    vllm.fault = lambda body, attempt: None if attempt else 503
-    assert sample(made, [request()]) == [exact(request())], "it is up again, so requests are repeated"
 
 
 def test_every_request_says_all_of_how_it_is_sampled(stack):
     """The server fills in what is left out from the model's own generation_config.json."""
     vllm = double(stack, context=10)
-    sampling = {"temperature": 0.5, "stop": "b", "min_p": None, "min_tokens": 8}
+    sampling = {"temperature": 0.5, "stop": "b", "min_p": None}
     made = engine(vllm, sampling=sampling, stop_strings=["a"], api_key="secret", check=True)
     assert sample(made, [request(seed=2**62 + 1, max_tokens=100)])[0].finish is FinishReason.STOP
     said = {"model": "tiny", "prompt": [1, 2, 3], "seed": 2**62 + 1, "stop": ["a", "b"], "stop_token_ids": [256]}
-    said |= {"max_tokens": 7, "min_tokens": 7}  # no more than the context holds
+    said |= {"max_tokens": 7}  # no more than the context holds
     said |= {"temperature": 0.5, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
     said |= {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
     said |= {"include_stop_str_in_output": True, "skip_special_tokens": False, "logprobs": 0}
@@ -195,11 +182,11 @@ def test_a_server_that_is_not_as_it_should_be_is_refused_before_the_first_reques
     vllm.mode = "raw_logprobs"
     refused(EngineError, "--logprobs-mode processed_logprobs")
     monkeypatch.setattr(vllm, "model", ["not", "a", "name"])
-    refused(EngineError, "is not a vLLM server")
+    refused(EngineError, "no list of models")
     write = vllm._write
     said = {"error": "wrong key: secret-key"}
     monkeypatch.setattr(vllm, "_write", lambda writer, status, content: write(writer, 401, said))
-    refused(EngineError, r"rejects the api_key.*\*\*\*", api_key="secret-key")
+    refused(EngineError, r"answered 401.*\*\*\*", api_key="secret-key")
     vllm.kill()
     refused(EngineError, f"no vLLM server answers at {vllm.url}.*vllm serve")
     assert all(body["prompt"] == [0] for body in vllm.bodies)
@@ -212,9 +199,8 @@ def test_a_server_that_is_not_as_it_should_be_is_refused_before_the_first_reques
     "options",
     [
         {"concurrency": 0},
-        {"deadline_s": 0},
         {"retries": -1},
-        *({"sampling": {name: 4}} for name in ("n", "seed", "prompt_logprobs", "stream", "prompt")),
+        *({"sampling": {name: 4}} for name in ("n", "seed", "prompt_logprobs", "max_tokens")),
     ],
 )
 def test_invalid_arguments_are_refused(options):
@@ -255,13 +241,3 @@ def test_an_engine_is_entered_again_in_other_event_loops(stack):
     for number in (5, 3):
         assert sample(made, requests(number)) == [exact(one) for one in requests(number)]
         asyncio.run(check())
-
-
-@pytest.mark.parametrize(("prompt", "max_tokens"), [((), 5), ((7,), 0), ((7, -1), 5)])
-def test_a_request_that_no_engine_could_answer_fails_alone(stack, prompt, max_tokens):
-    vllm = double(stack)
-    bad = request("bad-1", prompt=prompt, max_tokens=max_tokens)
-    failed, *others = sample(engine(vllm), [bad, *requests(3)])
-    assert (failed.request_id, failed.finish, failed.ids, bool(failed.error)) == ("bad-1", FinishReason.ERROR, [], True)
-    assert others == [exact(one) for one in requests(3)]
-    assert len(vllm.bodies) == 3

@@ -50,8 +50,8 @@ LAWS = {
     "9 blind": Law("gym_trl/check/evidence.py", "test_check"),
     "10 vectors": Law("gym_trl/vector.py", "test_vector"),
     "12 slots": Law(
-        "gym_trl/engines/transformers.py gym_trl/engines/admission.py",
-        "engines/test_transformers engines/test_admission",
+        "gym_trl/engines/transformers.py",
+        "engines/test_transformers engines/test_bad_requests",
     ),
     "13 success": Law(
         "wrappers/declare_success.py gym_trl/types.py gym_trl/evaluation.py", "test_types test_evaluation test_play"

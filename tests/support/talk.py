@@ -85,11 +85,11 @@ class Model:
         pool: InlinePool,
         scheduler: "Scheduler | None" = None,
         indices: Iterable[int] = range(EPISODES),
-        seed: int | None = None,
+        seeded: bool = True,
     ) -> tuple[list[Episode], float, int]:
         """Return the episodes, the seconds and the engine steps, from an empty prefix cache."""
         self.llm.reset_prefix_cache()
-        engine = VLLMEngine(self.llm, eos_ids=self.eos_ids, seed=seed)
+        engine = VLLMEngine(self.llm, eos_ids=self.eos_ids, seeded=seeded)
         tasks = [Task("Talk", index) for index in indices]
         seeds = [derive_seed("talk", task.seed) for task in tasks]
         with pool:
