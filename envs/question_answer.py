@@ -26,7 +26,6 @@ _ANSWER_ONLY = "Answer with the final answer and nothing else."
 _VERIFIERS: Mapping[str, tuple[Verifier, str]] = {
     "exact": (verifiers.exact, _ANSWER_ONLY),
     "numeric": (verifiers.numeric, "Answer with one number and nothing else."),
-    "regex": (verifiers.matches, _ANSWER_ONLY),
     "math": (verifiers.same_value, "Answer with one mathematical expression in LaTeX and nothing else."),
 }
 
@@ -76,7 +75,7 @@ class QAEnv(TextGame):
         self.verify, self._verifier = verify, find_verifier(verify)
         self._prompt = _reader("prompt", prompt, self.rows[0])
         self._answers = None if answer is None else _reader("answer", answer, self.rows[0])
-        if answer is None and (_name(verify) in ("exact", "numeric", "math") or verify == "regex"):
+        if answer is None and _name(verify) in _VERIFIERS:
             raise ConfigError(f"verify={verify!r} compares with an answer: give answer=, a column's name")
 
     @property
@@ -182,11 +181,10 @@ class QAEnv(TextGame):
 def find_verifier(verify: Verifier | str) -> Verifier:
     """Return a verifier by name, or a function given directly.
 
-    >>> find_verifier("numeric:0.01")("3.14", 3.1416, {}), find_verifier("regex:[a-d]")("e", "", {})
+    >>> find_verifier("numeric:0.01")("3.14", 3.1416, {}), find_verifier("exact")("e", "a", {})
     (True, False)
 
-    The names are ``exact``, ``numeric``, ``numeric:TOLERANCE`` (relative), ``regex`` (the answer is the pattern),
-    ``regex:PATTERN`` (``{answer}`` in it is the answer), ``math`` and ``package.module:function``.
+    The names are ``exact``, ``numeric``, ``numeric:TOLERANCE`` (relative), ``math`` and ``package.module:function``.
 
     Raises:
         ConfigError: There is none of this name.
@@ -198,8 +196,6 @@ def find_verifier(verify: Verifier | str) -> Verifier:
     name, colon, rest = verify.partition(":")
     if name in _VERIFIERS and not colon:
         return _VERIFIERS[name][0]
-    if name == "regex" and rest:
-        return partial(verifiers.matches, pattern=rest)
     if name == "numeric":
         try:
             tolerance = float(rest)

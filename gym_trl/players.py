@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from gym_trl.chat import Chat, ChatLike
 from gym_trl.engines.protocol import AsyncEngine, Engine
 from gym_trl.episode import Episode
-from gym_trl.errors import ConfigError, EngineError, GymTRLError, PolicyError, described, needs
+from gym_trl.errors import ConfigError, GymTRLError, PolicyError, described, needs
 from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.make import ExecutorConfig, make_pool
 from gym_trl.executors.protocol import EnvPool, TextEnvironment
@@ -29,7 +29,7 @@ from gym_trl.random_play import Act, random_play, solver_play
 from gym_trl.rollout import Ask, asking, gather, rare_full_collections, run
 from gym_trl.seeding import derive_seed
 from gym_trl.setting import Setting
-from gym_trl.text.chat_client import ModelStopped, encodable, first_model, open_client, read_reply, request
+from gym_trl.text.chat_client import first_model, open_client, read_reply, request
 from gym_trl.types import (
     Answer,
     Completion,
@@ -38,7 +38,6 @@ from gym_trl.types import (
     Message,
     Request,
     StepResult,
-    StopReason,
     Task,
     TokenIds,
     UnfinishedResponse,
@@ -245,16 +244,13 @@ class ServerPlayer(Player):
         turns = 0
 
         def post(messages: Sequence[Message]) -> Completion:
-            body = [{"role": one.role, "content": encodable(one.content)} for one in messages]
+            body = [{"role": one.role, "content": one.content} for one in messages]
             own = derive_seed(seed, turns) % 2**31  # some servers accept seeds of 32 bits only
             whole = {**self._body, "messages": body, "seed": own}
-            try:
-                reply = read_reply(request(self._client, "POST", "/chat/completions", whole), self._client)
-            except EngineError as refusal:
-                raise ModelStopped(StopReason.CANCELLED, str(refusal)) from refusal
-            text = UnfinishedResponse(reply.text) if reply.cut else reply.text
-            ids = self.chat.write(Message("assistant", text, reasoning_content=reply.thinking))
-            return Completion("", ids, [0.0], FinishReason.LENGTH if reply.cut else FinishReason.STOP)
+            answer, cut = read_reply(request(self._client, "POST", "/chat/completions", whole), self._client)
+            text = UnfinishedResponse(answer.text) if cut else answer.text
+            ids = self.chat.write(Message("assistant", text, reasoning_content=answer.thinking))
+            return Completion("", ids, [0.0], FinishReason.LENGTH if cut else FinishReason.STOP)
 
         async def sample(ids: TokenIds, max_tokens: int, seen: int, seat: int) -> Completion:
             nonlocal turns

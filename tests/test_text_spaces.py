@@ -229,7 +229,7 @@ def test_values_as_they_are_shown(space: Any, value: Any, text: str) -> None:
         (spaces.Box(1.00101, 1.00102, (1,), np.float64), "a number from 1.00101 to 1.00102 such as 1.00101"),
         (spaces.Box(0, 0.2, (1,)), "a number from 0 to 0.2 such as 0.1"),
         (spaces.Box(-np.inf, np.inf, (2,)), "2 numbers such as 0 0"),
-        (spaces.Box(np.float32(0), np.finfo(np.float32).max, (1,)), "a number of at least 0 such as 0"),
+        (spaces.Box(0, np.inf, (1,)), "a number of at least 0 such as 0"),
         (spaces.Box(-np.inf, -3, (1,)), "a number of at most -3 such as -3"),
         (spaces.MultiDiscrete([8, 8], start=[1, 1]), "2 integers from 1 to 8 such as 8 8"),
         (spaces.MultiBinary(3), "3 integers from 0 to 1 such as 1 1 1"),

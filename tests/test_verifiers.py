@@ -2,7 +2,6 @@
 
 import sys
 from fractions import Fraction
-from time import process_time
 from typing import Any
 
 import pytest
@@ -11,11 +10,11 @@ from support.lanes import examples
 
 from gym_trl.envs.question_answer import find_verifier
 from gym_trl.errors import ConfigError, MissingDependencyError
-from gym_trl.text.verifiers import as_number, exact, matches, numeric
+from gym_trl.text.verifiers import as_number, exact, numeric
 
 NUMBERS = st.integers(-(10**12), 10**12) | st.decimals(allow_nan=False, allow_infinity=False, places=3).map(str)
 WORDS = st.text("abcdefghijklmnopqrstuvwxyz", min_size=1, max_size=8)
-BY_NAME = ("exact", "numeric", "regex:{answer}", "regex")
+BY_NAME = ("exact", "numeric", "numeric:0.1")
 
 
 @examples(100)
@@ -85,7 +84,6 @@ def test_rounding_is_allowed_for_fractions_and_not_for_whole_numbers() -> None:
 @given(st.sampled_from(BY_NAME), st.sampled_from(["", " ", "\n\t ", "\u00a0"]), NUMBERS)
 def test_an_empty_response_is_never_right(name: str, response: str, answer: Any) -> None:
     assert not find_verifier(name)(response, answer, {})
-    assert not find_verifier("regex:.*")(response, answer, {})
 
 
 @examples(50)
@@ -96,33 +94,11 @@ def test_a_list_of_all_candidates_is_not_the_answer(candidates: list[str]) -> No
     assert exact(f" {candidates[-1].upper()}\n", candidates)
 
 
-@examples(50)
-@given(WORDS, WORDS, WORDS)
-def test_a_pattern_must_match_the_whole_response(answer: str, before: str, after: str) -> None:
-    assert matches(f" {answer}\n", answer, pattern="{answer}")
-    for response in (f"{before} {answer}", f"{answer} {after}", f"{before}\n{answer}", f"{answer}\n{after}"):
-        assert not matches(response, answer, pattern="{answer}")
-        assert not matches(response, answer)
-
-
-def test_a_pattern_that_takes_forever_does_not_match() -> None:
-    began = process_time()
-    assert not matches("a" * 100 + "b", "(a|aa)+")
-    assert process_time() - began < 5
-
-
-def test_an_answer_in_a_pattern_is_text_and_not_a_pattern() -> None:
-    assert matches("It is 4.2", "4.2", pattern="It is {answer}")
-    assert not matches("It is 412", "4.2", pattern="It is {answer}")
-    assert not matches("anything", ".*", pattern="{answer}")
-
-
 @pytest.mark.parametrize(
     ("name", "answer"),
     [
         *(("exact", answer) for answer in ("", [], ["a", " "])),
         *(("numeric", answer) for answer in ("nan", True, None)),
-        *(("regex", answer) for answer in ("(", "")),
     ],
 )
 def test_an_answer_that_no_response_can_give_is_a_fault_of_the_data(name: str, answer: Any) -> None:

@@ -52,8 +52,8 @@ def trainer_engine(
     """Provide an engine that samples from the model that ``trainer`` is training, with the trainer's own options.
 
     ``chat`` defines what ends a response besides the end-of-sequence token; ``sampling`` overrides options, by vLLM's
-    names. Unless ``seeded``, vLLM draws all responses from one generator, for which a GPU needs one kernel instead of one
-    per request.
+    names. Unless ``seeded``, vLLM draws all responses from one generator, for which a GPU needs one kernel instead of
+    one per request.
     """
     engine: Any
     if not trainer.use_vllm:

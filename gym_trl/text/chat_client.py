@@ -2,12 +2,12 @@
 
 import time
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 from gym_trl.errors import ConfigError, EngineError, check_counts, needs
 from gym_trl.text.thoughts import split_thinking
-from gym_trl.types import StopReason
+from gym_trl.types import Answer, StopReason
 
 PAUSES_S = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, None)
 """Pause after each failed request; ``None`` after the last."""
@@ -21,14 +21,6 @@ class ModelStopped(Exception):  # noqa: N818 -- it is data, and never reaches th
     def __init__(self, reason: StopReason, text: str) -> None:
         super().__init__(text)
         self.reason = reason
-
-
-class ChatReply(NamedTuple):
-    """Reply of a model; ``cut`` says that the maximum number of tokens ended it."""
-
-    thinking: str
-    text: str
-    cut: bool
 
 
 def bearer(api_key: str | None) -> dict[str, str]:
@@ -108,57 +100,39 @@ def request(client: Any, method: str, path: str, body: Mapping[str, Any] | None 
     """Return a server's response as JSON, repeating the request with growing pauses as long as that may help.
 
     Raises:
-        ModelStopped: The request failed each time, or the response cannot be read.
-        EngineError: The server rejected the request.
+        ModelStopped: The request failed each time, or was rejected, maybe because the context is full.
     """
     import httpx
 
-    address = without_password(str(client.base_url))
+    address, problem = without_password(str(client.base_url)), ""
     for pause in PAUSES_S:
         try:
             response = client.request(method, path, json=body)
-        except httpx.TimeoutException as error:
-            problem = f"{address} did not respond in time: {type(error).__name__}"
-        except httpx.HTTPError as error:
-            problem = f"{address}: {type(error).__name__}: {error}"
-        else:
+            if response.is_success:
+                return response.json()
+            said = redact(" ".join(response.text.split()), client.headers.get("Authorization"))[:300]
+            problem = f"{address} returned status {response.status_code}: {said}"
             if response.status_code not in _RETRIED:
-                break
-            problem = f"{address} returned status {response.status_code}"
-        if pause is None:
-            raise ModelStopped(StopReason.CANCELLED, problem)
-        time.sleep(pause)
-    if not response.is_success:
-        said = redact(" ".join(response.text.split()), client.headers.get("Authorization"))[:300]
-        if any(words in said.lower() for words in _OVERFLOW):
-            raise ModelStopped(StopReason.TOKEN_LIMIT, said)
-        raise EngineError(f"{address} returned status {response.status_code}: {said}")
-    try:
-        return response.json()
-    except ValueError as error:
-        raise ModelStopped(StopReason.CANCELLED, f"the response of {address} is not JSON") from error
+                is_full = any(words in said.lower() for words in _OVERFLOW)
+                raise ModelStopped(StopReason.TOKEN_LIMIT if is_full else StopReason.CANCELLED, problem)
+        except (httpx.HTTPError, ValueError) as error:
+            problem = f"{address}: {type(error).__name__}: {error}"
+        if pause is not None:
+            time.sleep(pause)
+    raise ModelStopped(StopReason.CANCELLED, problem)
 
 
-def read_reply(answer: Any, client: Any) -> ChatReply:
-    """Return the reply in the response to a chat completion, apart from its thinking.
+def read_reply(response: Any, client: Any) -> tuple[Answer, bool]:
+    """Return the answer in the response to a chat completion, and whether the maximum number of tokens ended it.
 
     Raises:
         ModelStopped: It has no message.
     """
     try:
-        message, finish = answer["choices"][0]["message"], answer["choices"][0].get("finish_reason")
+        choice = response["choices"][0]
+        message, cut = choice["message"], choice.get("finish_reason") == "length"
         thinking, text = message.get("reasoning_content") or message.get("reasoning"), message.get("content") or ""
-        thinking, text = (thinking, text.strip()) if thinking else split_thinking(text)
+        return Answer(str(thinking), text.strip()) if thinking else split_thinking(text), cut
     except (LookupError, TypeError, AttributeError) as error:
-        shown = redact(repr(answer), client.headers.get("Authorization"))
+        shown = redact(repr(response), client.headers.get("Authorization"))
         raise ModelStopped(StopReason.CANCELLED, f"the server's response has no message: {shown:.200}") from error
-    return ChatReply(str(thinking), text, finish == "length")
-
-
-def encodable(text: str) -> str:
-    """Return a text with lone surrogates replaced, which are valid in JSON but rejected by servers.
-
-    >>> encodable("a" + chr(0xD800)) == "a" + chr(0xFFFD)
-    True
-    """
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -14,12 +14,11 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector.utils import concatenate, create_empty_array
+from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
 from gym_trl.errors import NotTextError
 from gym_trl.spaces import holds_text
@@ -144,41 +143,29 @@ def _json(space: spaces.Space[Any], value: Any) -> str:
     return json.dumps(_data(space, value), ensure_ascii=False)
 
 
-def _data(space: spaces.Space[Any], value: Any) -> Any:
+def _data(space: spaces.Space[Any], value: Any) -> Any:  # noqa: PLR0911 -- a case for each kind of space
     """Return a value as JSON holds it."""
-    data: Any = None if value is None else str(value)
     if isinstance(space, spaces.Discrete):
-        data = int(value)
-    elif isinstance(space, ARRAYS):
+        return int(value)
+    if isinstance(space, ARRAYS):
         numbers = [float(one) if set(one) & set(".enif") else int(one) for one in _number_texts(space, value)]
-        data = np.array(numbers, dtype=object).reshape(np.shape(value)).tolist()
-    elif isinstance(space, spaces.Dict):
-        data = {str(name): _data(inner, value[name]) for name, inner in space.spaces.items()}
-    elif isinstance(space, spaces.Tuple):
-        data = list(map(_data, space.spaces, value))
-    elif isinstance(space, spaces.Sequence):
-        parts = _unstack(space.feature_space, value) if space.stack else value
-        data = [_data(space.feature_space, part) for part in parts]
-    elif isinstance(space, spaces.OneOf):
-        data = [int(value[0]), _data(space.spaces[int(value[0])], value[1])]
-    elif isinstance(space, spaces.Graph):
-        nodes = [_data(space.node_space, node) for node in _unstack(space.node_space, value.nodes)]
-        data = {"nodes": nodes, "edges": None, "edge_links": None}
-        if space.edge_space is not None and value.edges is not None:
-            data["edges"] = [_data(space.edge_space, edge) for edge in _unstack(space.edge_space, value.edges)]
-        if value.edge_links is not None:
-            data["edge_links"] = np.asarray(value.edge_links).tolist()
-    return data
-
-
-def _unstack(space: spaces.Space[Any], stacked: Any) -> list[Any]:
-    """Return the values that Gymnasium's ``concatenate`` has stacked: a Dict of arrays becomes a list of Dicts."""
+        return np.array(numbers, dtype=object).reshape(np.shape(value)).tolist()
     if isinstance(space, spaces.Dict):
-        columns = [_unstack(inner, stacked[name]) for name, inner in space.spaces.items()]
-        return [dict(zip(space.spaces, row, strict=True)) for row in zip_longest(*columns, fillvalue=())]
+        return {str(name): _data(inner, value[name]) for name, inner in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
-        return list(zip_longest(*map(_unstack, space.spaces, stacked), fillvalue=()))  # () is of an empty space
-    return list(stacked)
+        return list(map(_data, space.spaces, value))
+    if isinstance(space, spaces.Sequence):
+        parts = iterate(space.stacked_feature_space, value) if space.stack else value
+        return [_data(space.feature_space, part) for part in parts]
+    if isinstance(space, spaces.OneOf):
+        return [int(value[0]), _data(space.spaces[int(value[0])], value[1])]
+    if isinstance(space, spaces.Graph):
+        edges = None
+        if space.edge_space is not None and value.edges is not None:
+            edges = [_data(space.edge_space, edge) for edge in value.edges]
+        links = None if value.edge_links is None else np.asarray(value.edge_links).tolist()
+        return {"nodes": [_data(space.node_space, node) for node in value.nodes], "edges": edges, "edge_links": links}
+    return None if value is None else str(value)
 
 
 def _stack(space: spaces.Space[Any], parts: Sequence[Any]) -> Any:
@@ -250,9 +237,9 @@ def _from_json(space: spaces.Space[Any], data: Any) -> Any:
         parts = tuple(_from_json(space.feature_space, one) for one in _list(data))
         return _stack(space.feature_space, parts) if space.stack else parts
     elif isinstance(space, spaces.OneOf):
-        kinds = range(len(space.spaces))
-        chosen = kinds[kinds.index(_number(_list(data)[0], int))]  # a negative one is none
-        return (np.int64(chosen), *(_from_json(space.spaces[chosen], one) for (_, one) in [data]))
+        place, one = _list(data)
+        chosen = range(len(space.spaces)).index(_number(place, int))  # a negative one is none
+        return np.int64(chosen), _from_json(space.spaces[chosen], one)
     elif isinstance(space, spaces.Graph):
         nodes = _stack(space.node_space, [_from_json(space.node_space, one) for one in _list(data["nodes"])])
         edges = links = None
@@ -327,18 +314,16 @@ def _is_simple(space: spaces.Space[Any]) -> bool:
 def _kind(space: Any) -> str:
     """Return a description of a text, a number or numbers in a row: how many, of which kind, and their bounds."""
     if holds_text(space):
-        most = min(getattr(space, "max_length", LONGEST), LONGEST)
-        return f"text of at most {most} characters"
+        return f"text of at most {min(getattr(space, 'max_length', LONGEST), LONGEST)} characters"
     low, high = bounds_of(space)
-    largest = float(np.finfo(low.dtype).max) if low.dtype.kind == "f" else math.inf  # which as a bound is none
     bounds = []
     for least, most in zip(low.flat, high.flat, strict=True):
-        if least <= -largest:
-            bounds.append(f" of at most {_number_text(most)}" if most < largest else "")
-        elif most < largest:
+        if np.isfinite(least) and np.isfinite(most):
             bounds.append(f" from {_number_text(least)} to {_number_text(most)}")
-        else:
+        elif np.isfinite(least):
             bounds.append(f" of at least {_number_text(least)}")
+        else:
+            bounds.append(f" of at most {_number_text(most)}" if np.isfinite(most) else "")
     one, many = ("a number", "numbers") if low.dtype.kind == "f" else ("an integer", "integers")
     noun = one if low.size == 1 else f"{low.size} {many}"
     if len(set(bounds)) < 2:

@@ -1,7 +1,7 @@
 r"""Verifiers: pure functions that compare a response with the answer of a question.
 
->>> exact("  Paris ", "paris"), numeric("1,200.0", 1200), matches("4 2", "4 ?2")
-(True, True, True)
+>>> exact("  Paris ", "paris"), numeric("1,200.0", 1200)
+(True, True)
 
 Each is called with the whole response, the row's answer and the row, which none of these uses. The whole response must
 be the answer: one that also contains other text or further numbers is wrong, so that listing candidates never pays. An
@@ -72,31 +72,6 @@ def as_number(text: str) -> Fraction | None:
     if found["over"]:
         return Fraction(int(found["over"]), int(found["under"])) if int(found["under"]) else None
     return Fraction(found["number"].replace(",", "")) / (100 if found["percent"] else 1)
-
-
-def matches(response: str, answer: Any, row: Any = None, *, pattern: str = "") -> bool:
-    """Return whether a regular expression matches the whole response, without the white space around it.
-
-    >>> matches("It is 42.", 42, pattern="(It is )?{answer}[.]?"), matches("41 42", 42, pattern="{answer}")
-    (True, False)
-
-    In ``pattern``, ``{answer}`` is the answer's text; without a pattern, the answer is the pattern. Patterns are those
-    of the package regex, which has the syntax of ``re`` and more. Some take time that doubles with each character of a
-    response: after a second, the response does not match.
-    """
-    with needs("regex", "the verifier 'regex'"):
-        regex = import_module("regex")
-    text = pattern.replace("{answer}", re.escape(str(answer))) if pattern else str(answer)
-    try:
-        compiled = regex.compile(text)
-    except regex.error as error:
-        raise ConfigError(f"regex needs a regular expression, got {text!r:.100}: {error}") from error
-    if not text:
-        raise ConfigError("regex needs a pattern that is not empty: regex:PATTERN, or the pattern as the answer")
-    try:
-        return bool(response.strip()) and compiled.fullmatch(response.strip(), timeout=1) is not None
-    except TimeoutError:
-        return False
 
 
 def same_value(response: str, answer: Any, row: Any = None) -> bool:

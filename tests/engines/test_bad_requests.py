@@ -45,10 +45,8 @@ def answers(made, requests):
 @given(st.lists(st.sampled_from([*BAD, None, None]), max_size=8), st.booleans())
 def test_others_are_sampled_as_if_bad_requests_were_not_there(names, whole):
     """Law 5 and law 8."""
-    asked = [
-        Request(f"{index}", *(([7 + index] * 5, 6) if name is None else BAD[name]), seed=index)
-        for index, name in enumerate(names)
-    ]
+    kinds = [([7 + index] * 5, 6) if name is None else BAD[name] for index, name in enumerate(names)]
+    asked = [Request(f"{index}", ids, tokens, index) for index, (ids, tokens) in enumerate(kinds)]
     for name, request, completion in zip(names, asked, answers(engine(whole), asked), strict=True):
         if name is None:
             assert completion.ids == answers(engine(whole), [request])[0].ids

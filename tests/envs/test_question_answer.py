@@ -103,7 +103,7 @@ def test_a_dataset_of_the_datasets_library_is_not_copied() -> None:
     "arguments",
     [
         *({"prompt": "qestion"}, {"prompt": "{qestion}"}, {"prompt": "nowhere:f"}, {"prompt": 3}, {"answer": "anser"}),
-        *({"answer": None}, {"verify": "numerc"}, {"verify": "regex", "answer": None}, {"turns": 0}, {"turns": "3"}),
+        *({"answer": None}, {"verify": "numerc"}, {"verify": "exact", "answer": None}, {"turns": 0}, {"turns": "3"}),
         *({"dataset": []}, {"dataset": ["a"]}, {"dataset": iter(ROWS)}, {"dataset": {"train": ROWS}}),
         *({"dataset": "missing.jsonl"}, {"dataset": __file__}),
     ],
