@@ -33,8 +33,8 @@ _UNLIMITED = 1 << 30
 class Sample(Protocol):
     """Sampler of an episode's responses."""
 
-    def __call__(self, ids: TokenIds, max_tokens: int, seen: int, seat: int) -> Awaitable[Completion]:
-        """Continue ids by at most ``max_tokens``; the first ``seen`` are those of the request before and its answer."""
+    def __call__(self, ids: TokenIds, max_tokens: int, seat: int) -> Awaitable[Completion]:
+        """Continue ids by at most ``max_tokens``."""
         ...
 
 
@@ -148,7 +148,7 @@ class Conversation:
         most = min(room, self.limits.tokens_per_turn or room)
         began = perf_counter()
         try:
-            done = await self.sample(ids, most, 0 if delta is None else len(ids) - len(delta), episode.seat or 0)
+            done = await self.sample(ids, most, episode.seat or 0)
         except ModelStopped as stopped:
             episode.stop(stopped.reason, str(stopped))
             return None

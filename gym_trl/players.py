@@ -156,7 +156,7 @@ class TextPlayer(Player):
         """Return the sampler of one episode, which makes the policy at its first turn."""
         act: Act | None = None
 
-        async def sample(ids: TokenIds, max_tokens: int, seen: int, seat: int) -> Completion:
+        async def sample(ids: TokenIds, max_tokens: int, seat: int) -> Completion:
             nonlocal act
             act = act or self._policy(here.env, seed)
             shown = here.results[-1]
@@ -189,11 +189,11 @@ class ModelPlayer(Player):
         assert ask is not None
         count, most = 0, self.limits.tokens_per_turn
 
-        def sample(ids: TokenIds, max_tokens: int, seen: int, seat: int) -> Awaitable[Completion]:
+        def sample(ids: TokenIds, max_tokens: int, seat: int) -> Awaitable[Completion]:
             nonlocal count
             count += 1
             own = max_tokens if most is None else min(most, max_tokens)
-            return ask(Request(name, ids, own, derive_seed(seed, seat, count), count, seen))
+            return ask(Request(name, ids, own, derive_seed(seed, seat, count), count))
 
         return sample
 
@@ -252,7 +252,7 @@ class ServerPlayer(Player):
             ids = self.chat.write(Message("assistant", text, reasoning_content=answer.thinking))
             return Completion("", ids, [0.0], FinishReason.LENGTH if cut else FinishReason.STOP)
 
-        async def sample(ids: TokenIds, max_tokens: int, seen: int, seat: int) -> Completion:
+        async def sample(ids: TokenIds, max_tokens: int, seat: int) -> Completion:
             nonlocal turns
             turns += 1
             return await asyncio.get_running_loop().run_in_executor(self._threads, post, self.chat.read(ids))
@@ -331,8 +331,8 @@ def play_all(
                     for seat, player in enumerate(players)
                 ]
 
-                def sample(ids: TokenIds, max_tokens: int, seen: int, seat: int) -> Awaitable[Completion]:
-                    return samples[seat](ids, max_tokens, seen, seat)
+                def sample(ids: TokenIds, max_tokens: int, seat: int) -> Awaitable[Completion]:
+                    return samples[seat](ids, max_tokens, seat)
 
                 chats = [player.chat for player in players]
                 options: dict[str, Any] = {"limits": limits, "preamble": preamble, "history": history}

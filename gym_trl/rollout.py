@@ -70,11 +70,11 @@ async def rollout(
                 seed, key, count = seeds[number] if seeds else number, str(number), 0
                 several = options.get("seats", 1) > 1
 
-                def sample(ids: TokenIds, max_tokens: int, seen: int, seat: int) -> Awaitable[Completion]:
+                def sample(ids: TokenIds, max_tokens: int, seat: int) -> Awaitable[Completion]:
                     nonlocal count
                     count += 1
                     name = f"{key}.{seat}" if several else key
-                    return ask(Request(name, ids, max_tokens, derive_seed(seed, seat, count), count, seen))
+                    return ask(Request(name, ids, max_tokens, derive_seed(seed, seat, count), count))
 
                 preamble = preambles[number] if preambles else ()
                 try:

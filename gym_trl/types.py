@@ -182,8 +182,6 @@ class Request:
     """Seed for engines with seeded sampling; different for each request of a rollout."""
     turn: int = 0
     """Number of the request in its episode, from 1; 0 for a request that does not belong to an episode."""
-    seen: int = 0
-    """Number of the first ids that are the prompt and the response of the episode's request before; 0: none is."""
 
     id: str = field(init=False)
     """Id of the request, which its completion has as ``request_id``."""

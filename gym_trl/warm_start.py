@@ -98,7 +98,7 @@ def rows_of(
         over = turn is turns[-1]
         return StepResult(observation, terminated=over, info={"action_valid": turn["action_valid"]})
 
-    async def say(ids: TokenIds, max_tokens: int, seen: int, seat: int) -> Completion:
+    async def say(ids: TokenIds, max_tokens: int, seat: int) -> Completion:
         whole = chat.say(next(answers)["answer"])  # type: ignore[attr-defined]  # Chat and ByteChat have it
         said = whole[:max_tokens]
         finish = FinishReason.STOP if len(said) == len(whole) else FinishReason.LENGTH
