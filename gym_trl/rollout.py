@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from gym_trl.bases import rare_full_collections, run
 from gym_trl.chat import ChatLike
-from gym_trl.engines.protocol import AsyncEngine, Engine, checked_engine
+from gym_trl.engines.protocol import AsyncEngine, Engine
 from gym_trl.episode import Episode
 from gym_trl.errors import EngineError, check_counts
 from gym_trl.executors.protocol import EnvPool
@@ -122,7 +122,6 @@ async def gather(
 @asynccontextmanager
 async def asking(engine: Engine | AsyncEngine) -> AsyncIterator[Ask]:
     """Provide a function that awaits completions of an engine; one that is stepped is stepped by a task of the loop."""
-    checked_engine(engine)
     if not isinstance(engine, Engine):
         async with engine:
             yield engine.sample

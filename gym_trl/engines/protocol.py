@@ -1,10 +1,9 @@
 """Engines: token ids in, sampled ids and logprobs out, without strings or environments."""
 
 from abc import abstractmethod
-from typing import Protocol, Self, runtime_checkable
+from typing import Protocol, Self
 
 from gym_trl.bases import Closing
-from gym_trl.errors import ConfigError
 from gym_trl.types import Completion, Request
 
 
@@ -38,7 +37,6 @@ class Engine(Closing):
         """Release everything that the engine holds."""
 
 
-@runtime_checkable
 class AsyncEngine(Protocol):
     """Engine whose work is done elsewhere, such as on a server."""
 
@@ -48,17 +46,3 @@ class AsyncEngine(Protocol):
     async def sample(self, request: Request) -> Completion:
         """Return the completion of a request, with the error if it failed; cancelling it frees its slot."""
         ...
-
-
-def checked_engine(engine: object) -> Engine | AsyncEngine:
-    """Return ``engine``, after checking that it is one.
-
-    Raises:
-        ConfigError: It is something else.
-    """
-    if not isinstance(engine, Engine | AsyncEngine):
-        raise ConfigError(
-            f"engine must be an Engine, got {type(engine).__name__}: let its class inherit from "
-            "gym_trl.engines.protocol.Engine"
-        )
-    return engine

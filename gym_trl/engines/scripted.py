@@ -43,42 +43,32 @@ class ScriptedEngine(Engine):
         self._waiting: deque[Request] = deque()
         self._running: list[tuple[int, int, Request]] = []  # a heap of (tick it is due, order of arrival, request)
         self._order = count()
-        self._alive: set[str] = set()
 
     def submit(self, request: Request) -> None:
         """Accept a request."""
         self.requests.append(request)
-        self._alive.add(request.id)
         self._waiting.append(request)
 
     def collect(self, *, block: bool) -> list[Completion]:
         """Advance the clock by one tick, or if ``block``, until a request finishes."""
-        self._fill_slots()
+        while self._waiting and (self._slots is None or len(self._running) < self._slots):
+            request = self._waiting.popleft()
+            heappush(self._running, (self.steps + max(1, self._delay(request)), next(self._order), request))
         if not self._running:
             return []
         self.steps = max(self.steps + 1, self._running[0][0] if block else 0)
         finished = []
         while self._running and self._running[0][0] <= self.steps:
-            request = heappop(self._running)[2]
-            if request.id in self._alive:
-                self._alive.remove(request.id)
-                finished.append(self._complete(request))
-        if block and not finished and self._alive:  # the due request had been cancelled
-            return self.collect(block=True)
+            finished.append(self._complete(heappop(self._running)[2]))
         return finished
 
     def cancel(self, request_id: str) -> None:
         """Drop a request and free its slot."""
-        if request_id in self._alive:
-            self._alive.remove(request_id)
+        pending = len(self._running) + len(self._waiting)
+        self._running = sorted(entry for entry in self._running if entry[2].id != request_id)
+        self._waiting = deque(request for request in self._waiting if request.id != request_id)
+        if len(self._running) + len(self._waiting) < pending:
             self.cancelled.append(request_id)
-            self._running = sorted(entry for entry in self._running if entry[2].id != request_id)
-            self._waiting = deque(request for request in self._waiting if request.id != request_id)
-
-    def _fill_slots(self) -> None:
-        while self._waiting and (self._slots is None or len(self._running) < self._slots):
-            request = self._waiting.popleft()
-            heappush(self._running, (self.steps + max(1, self._delay(request)), next(self._order), request))
 
     def _complete(self, request: Request) -> Completion:
         answer = self._answer(request)

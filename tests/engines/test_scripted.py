@@ -37,7 +37,7 @@ def test_a_cancelled_request_frees_its_slot():
     scripted.cancel("a")
     assert [c.request_id for c in scripted.collect(block=True)] == ["b"]
     assert scripted.cancelled == ["a"]
-    assert not scripted._alive
+    assert not scripted._running
 
 
 def test_unknown_requests_cannot_be_cancelled_and_that_is_no_error():
