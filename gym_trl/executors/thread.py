@@ -8,6 +8,7 @@ same task and actions, up to where they were. An episode that goes otherwise the
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -169,8 +170,10 @@ class _Worker(Thread):
 
     def call(self, key: str, work: Task | str) -> Call:
         """Have the thread execute a call."""
-        self._current, self.busy = asyncio.get_running_loop().create_future(), True
-        self._todo.put(partial(self._execute, key, work, self._current))
+        future: Future[Result] = Future()
+        future.set_running_or_notify_cancel()  # it cannot be cancelled; what waits for it can
+        self._current, self.busy = asyncio.wrap_future(future), True
+        self._todo.put(partial(self._execute, key, work, future))
         return self._current
 
     def release(self, key: str) -> None:
@@ -206,25 +209,14 @@ class _Worker(Thread):
         if self.started:
             self.host.release(key)
 
-    def _execute(self, key: str, work: Task | str, call: Call) -> None:
-        result: Result | BaseException
+    def _execute(self, key: str, work: Task | str, future: "Future[Result]") -> None:
         try:
-            result = self.host.execute(key, work)
+            settle = partial(future.set_result, self.host.execute(key, work))
         except BaseException as error:  # raised where it is awaited
-            result = error
+            settle = partial(future.set_exception, error)
         self.lost = self.lost or self.host.lost
         self.started, self.busy = True, False
-        with suppress(RuntimeError):  # the loop may have ended
-            call.get_loop().call_soon_threadsafe(_settle, call, result)
-
-
-def _settle(call: Call, result: Result | BaseException) -> None:
-    if call.done():
-        return
-    if isinstance(result, BaseException):
-        call.set_exception(result)
-    else:
-        call.set_result(result)
+        settle()
 
 
 def _shown(result: Result) -> int:
