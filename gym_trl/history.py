@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gym_trl.chat import Chat
-from gym_trl.errors import ChatTemplateError, ConfigError, check_counts
+from gym_trl.errors import ChatTemplateError, check_counts
 from gym_trl.play import Conversation, History
 from gym_trl.types import Message
 
@@ -69,17 +69,11 @@ def notes(after: int | None = None, ask: str = ASK) -> History:
 
 
 def make_history(value: "History | str | int | None") -> History | None:
-    """Return the history that an option names: a number of turns, ``"notes"``, ``"rendered"``, or a function.
-
-    Raises:
-        ConfigError: It is something else.
-    """
-    if isinstance(value, int) and not isinstance(value, bool):
+    """Return the history that an option names, which has been checked (``check_options``)."""
+    if isinstance(value, int):
         return last_turns(value)
-    if value in ("notes", "rendered"):
+    if isinstance(value, str):
         return notes() if value == "notes" else rendered
-    if value is not None and not callable(value):
-        raise ConfigError(f"history must be a number of turns, 'notes', 'rendered' or a function, got {value!r:.80}")
     return value
 
 

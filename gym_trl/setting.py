@@ -13,7 +13,7 @@ from gym_trl.errors import ConfigError, UntrustedError
 from gym_trl.executors.make import ExecutorConfig
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.history import make_history
-from gym_trl.options import check_options, load_function, name_of
+from gym_trl.options import check_options, name_of
 from gym_trl.play import History
 from gym_trl.random_play import plays_characters, random_play, solver_play
 from gym_trl.registration import GAMES, EnvSource, env_name, find_maker, is_registered
@@ -142,8 +142,7 @@ class Setting:
     @cached_property
     def shorten(self) -> History | None:
         """Function that is the history."""
-        given = self.history
-        return make_history(load_function(given) if isinstance(given, str) and ":" in given else given)
+        return make_history(check_options({"history": self.history})["history"])
 
     @property
     def num_seats(self) -> int:

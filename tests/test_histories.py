@@ -15,7 +15,7 @@ from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.episode import Episode
 from gym_trl.errors import ChatTemplateError, ConfigError, EngineError
 from gym_trl.executors import InlinePool
-from gym_trl.history import ASK, last_turns, make_history, notes, rendered
+from gym_trl.history import ASK, last_turns, notes, rendered
 from gym_trl.rollout import Limits, rollout, run
 from gym_trl.testing import ByteChat
 from gym_trl.types import Message, StopReason, Task
@@ -161,9 +161,6 @@ def test_a_history_that_fails_leaves_the_episode_unscored_and_one_that_returns_n
     for nonsense in ([], ["text"], 7):
         with pytest.raises(ConfigError, match="history"):
             play(lambda shown, returned=nonsense: returned)
-    for option in (True, "all", 0, 1.5):
-        with pytest.raises(ConfigError):
-            make_history(option)  # type: ignore[arg-type]
 
 
 class Numbers(ByteChat):

@@ -139,22 +139,23 @@ class RolloutFunc:
                     raise ConfigError(f"a prompt has no task: give the trainer spec.train_dataset; got {prompt!r:.200}")
                 task = self.assign(split, derive_seed(self.seed, step if split == "train" else 0, call, group))
             preambles.append(preamble)
-            tasks.append(self._at_level(task, split, kept))
+            tasks.append(task)
+        level = kept.get("level", 0) if split == "train" else self.levels - 1
 
         def play(places: Sequence[int], attempt: int = 0) -> list[list[Episode]]:
             of_call = "sampling", split, step, call
             seeds = [derive_seed(self.seed, *of_call, *divmod(first + place, size), attempt) for place in places]
-            chosen = [tasks[place] for place in places], [preambles[place] for place in places]
-            return self._play(trainer, training.chat, *chosen, seeds)
+            chosen = [curriculum.at_level(tasks[place], level) if self.levels else tasks[place] for place in places]
+            return self._play(trainer, training.chat, chosen, [preambles[place] for place in places], seeds)
 
         def play_again(places: Sequence[int], attempt: int) -> list[list[Episode]]:
             for place in places:
                 seed = derive_seed(self.seed, "drawn", step, call, groups[place], attempt)  # the same on every process
-                tasks[place] = self._at_level(other_task(trainer.train_dataset, tasks[place], seed), split, kept)
+                tasks[place] = other_task(trainer.train_dataset, tasks[place], seed)
             return play(places, attempt)
 
-        left = len(games) if split == "train" else self._not_repeated(trainer, len(games), call)
-        played = play(range(left)) + [[_unplayed(task)] * self.seats for task in tasks[left:]]
+        number = len(games) if split == "train" else self._not_repeated(trainer, len(games), call)
+        played = play(range(number)) + [[_unplayed(task)] * self.seats for task in tasks[number:]]
         replaced: list[Episode] = []
         if split == "train" and self.resample:
             replaced = replace_dead_groups(groups, played, self.estimator, play_again, self.resample)
@@ -203,10 +204,6 @@ class RolloutFunc:
             known.dataloader = dataloader
             known.calls["eval", trainer.state.global_step] = 0
         return known
-
-    def _at_level(self, task: Task, split: str, kept: Any) -> Task:
-        level = kept.get("level", 0) if split == "train" else self.levels - 1
-        return curriculum.at_level(task, level) if self.levels else task
 
     def _not_repeated(self, trainer: Any, games: int, call: int) -> int:
         """Return the number of games of a process that do not repeat others to fill the last batch of an evaluation."""

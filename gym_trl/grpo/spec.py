@@ -13,7 +13,6 @@ from gym_trl.errors import ConfigError
 from gym_trl.executors.make import ExecutorConfig, make_pool
 from gym_trl.executors.protocol import EnvPool, TextEnvironment
 from gym_trl.grpo.credit import Estimator
-from gym_trl.grpo.curriculum import at_level
 from gym_trl.grpo.dataset import make_dataset
 from gym_trl.grpo.rewards import env_reward
 from gym_trl.grpo.rollout_func import Rollout, RolloutFunc
@@ -187,11 +186,6 @@ class GymSpec:
         return f"GymSpec({self.env!r}{''.join(changed)})"
 
     @property
-    def instructions(self) -> Mapping[str, str]:
-        """Instructions of each environment, by id, without the sentence on the action format."""
-        return self._probed.instructions
-
-    @property
     def weights(self) -> Mapping[str, float]:
         """Share of each environment in the tasks, by id."""
         return self.env_spec.weights
@@ -215,16 +209,11 @@ class GymSpec:
 
     def tasks(self, split: str) -> Iterator[Task]:
         """Generate the tasks of ``"train"`` or ``"eval"``; no two of them have the same seed."""
-        return (self._placed(task, split) for task in self._plan.tasks(split))
+        return self._plan.tasks(split)
 
     def assign(self, split: str, number: int) -> Task:
         """Return the task of group ``number`` of a split, for prompts that carry none."""
-        return self._placed(self._plan.assign(split, number), split)
-
-    def _placed(self, task: Task, split: str) -> Task:
-        """Return the task on its level: the first one, which rollouts of a training replace, or the last one."""
-        levels = len(self.options["curriculum"])
-        return at_level(task, 0 if split == "train" else levels - 1) if levels else task
+        return self._plan.assign(split, number)
 
     @cached_property
     def train_dataset(self) -> Any:

@@ -203,12 +203,6 @@ def test_the_arguments_of_a_trainer_are_its_parts():
     }
 
 
-def test_tasks_are_of_the_first_level_in_training_and_of_the_last_in_evaluations():
-    spec = GymSpec(GUESS, num_tasks=3, num_eval_tasks=3, curriculum=[{"high": 8}, {"high": 16}])
-    levels = {split: {task.options["level"] for task in spec.tasks(split)} for split in ("train", "eval")}
-    assert levels == {"train": {0}, "eval": {1}}
-
-
 def test_the_rows_of_a_data_set_are_tasks_in_one_split_only():
     rows = [{"question": f"{number} + 1?", "answer": number + 1} for number in range(20)]
     spec = GymSpec.from_dataset(rows, prompt="question", answer="answer", verify="numeric", num_eval_tasks=5)
