@@ -25,7 +25,6 @@ FILE = "gym_trl.json"
 LONG_ANSWER = 512
 """Maximum number of tokens of an answer where nothing says how long an action can be."""
 _REACHING_OUTSIDE = frozenset({"TrlEnv/CodeAgent-v0", "TrlEnv/OpenEnv-v0", "TrlEnv/QA-v0"})
-_OF_THE_CONVERSATION = ("system_prompt", "max_tokens_per_turn", "history", "executor", "chat_template_kwargs")
 _OF_THE_MODEL = ("action_format", "system_prompt", "max_tokens_per_turn", "history", "chat_template_kwargs")
 _EPISODES, _TURNS = 40, 20  # that are played to find legal actions
 
@@ -106,7 +105,7 @@ class Setting:
         given = {name: value for name, value in usual.items() if getattr(self, name) is None}
         for name, value in {**given, "env": _whole_name(self.env)}.items():
             object.__setattr__(self, name, value)
-        check_options({name: getattr(self, name) for name in _OF_THE_CONVERSATION})
+        check_options({one.name: getattr(self, one.name) for one in fields(self) if one.name not in self.text})
         self.spec  # noqa: B018 -- refuses what is no environment, and its options
 
     @property
@@ -116,17 +115,17 @@ class Setting:
 
     @property
     def text(self) -> dict[str, Any]:
-        """Options of the environment, by the names of ``EnvSpec``'s and ``GymSpec``'s arguments."""
-        names = "env_kwargs instructions turn_limit success invalid_penalty seats observe act"
+        """Options of the environment, by the names of ``EnvSpec``'s arguments."""
         marked = "tag" if self.action_format is None else self.action_format
         format_ = "open" if marked == "plain" else marked  # max_tokens_per_turn is that of the longest action
-        return {name: getattr(self, name) for name in names.split()} | {"action_format": format_}
+        names = [one.name for one in fields(self) if one.name in EnvSpec.__dataclass_fields__ and one.name != "env"]
+        return {name: getattr(self, name) for name in names} | {"action_format": format_}
 
     @property
     def of_spec(self) -> dict[str, Any]:
-        """All options but those of the chat template, by the names of ``GymSpec``'s arguments."""
-        names = "system_prompt max_tokens_per_turn history executor"
-        return self.text | {name: getattr(self, name) for name in names.split()}
+        """Options by the names of ``GymSpec``'s arguments; those of the chat template are TRL's."""
+        left_out = ("env", "chat_template_kwargs")
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.name not in left_out} | self.text
 
     @cached_property
     def spec(self) -> EnvSpec:

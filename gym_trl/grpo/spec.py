@@ -21,8 +21,6 @@ from gym_trl.options import Envs, Function, check_options
 from gym_trl.play import History
 from gym_trl.types import Task
 
-_OF_ENVIRONMENTS = "env_kwargs wrappers observe act action_format invalid_penalty turn_limit instructions success"
-_OF_ENVIRONMENTS += " seats curriculum"
 _NOT_IN_TOOLS = "max_tokens_per_turn history max_alive episode_timeout credit resample_dead_groups seats curriculum"
 _NOT_IN_TOOLS += " on_rollout"
 
@@ -125,7 +123,7 @@ class GymSpec:
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "env", "__class__")}
         given["env_kwargs"] = env_kwargs or {}
-        text = {name: given.pop(name) for name in _OF_ENVIRONMENTS.split()}
+        text = {name: given.pop(name) for name in EnvSpec.__dataclass_fields__ if name in given}
         self.env = env
         self.env_spec = EnvSpec(env, state_keys=credit != "episode" or seats is not None, **text)
         """Environments, as they are made for training."""
