@@ -17,7 +17,6 @@ _OPENING = "trace"
 _KINDS = 3**5
 _Told: TypeAlias = tuple[tuple[str, str], ...]
 """Guesses with their marks."""
-_Table: TypeAlias = NDArray[np.uint8]
 
 
 class Wordle(TextGame):
@@ -173,7 +172,7 @@ def _mark(guess: str, secret: str) -> str:
     return marks
 
 
-def _mark_all(guesses: tuple[str, ...], secrets: tuple[str, ...]) -> _Table:
+def _mark_all(guesses: tuple[str, ...], secrets: tuple[str, ...]) -> NDArray[np.uint8]:
     """Return the marks of all guesses for all secrets, as numbers in base three."""
     ours, theirs = (np.frombuffer("".join(part).encode(), np.uint8).reshape(-1, 5) for part in (guesses, secrets))
     ours, theirs = ours.T[:, :, None], theirs.T[:, None, :]
@@ -186,26 +185,16 @@ def _mark_all(guesses: tuple[str, ...], secrets: tuple[str, ...]) -> _Table:
     return numbers
 
 
-@cache
-def _table() -> _Table:
-    """Return the marks of every guess for every answer: 12 MB, computed in about a second."""
-    guesses = words.guesses()
-    parts = [guesses[start : start + 400] for start in range(0, len(guesses), 400)]
-    return np.concatenate([_mark_all(part, words.answers()) for part in parts])
-
-
 @lru_cache(2**14)
 def _best(shown: tuple[str, ...], told: _Told) -> str:
     """Return the guess with the most distinct marks; ties: a possible word, then the least sum of squares."""
     if not shown and not told:
         return _OPENING
     answers, legal = shown or words.answers(), shown or words.guesses()
-    fit = [number for number, word in enumerate(answers) if all(_mark(one, word) == marks for one, marks in told)]
-    possible = tuple(answers[number] for number in fit)
+    possible = tuple(word for word in answers if all(_mark(one, word) == marks for one, marks in told))
     if len(possible) <= 2:
         return possible[0]
-    numbers = _mark_all(shown, possible) if shown else _table()[:, fit]
-    numbers = numbers + (np.arange(len(legal)) * _KINDS)[:, None]
+    numbers = _mark_all(legal, possible) + (np.arange(len(legal)) * _KINDS)[:, None]
     sizes = np.bincount(numbers.ravel(), minlength=len(legal) * _KINDS).reshape(-1, _KINDS)
     parts = 2 * np.count_nonzero(sizes, axis=1) + np.isin(legal, possible)
     equal = np.flatnonzero(parts == parts.max())
