@@ -57,14 +57,8 @@ class TowerOfHanoi(TextGame):
         """Share of starts that ``turns`` moves suffice for."""
         if self.turns >= 2**self.disks - 1:
             return 1.0
-        # 2**ones positions are d moves away, by the ones in d. Count those of all numbers up to turns: first the ones
-        # that differ from turns in this bit first, whose lower bits are free, each worth 1 + 2.
-        within = ones_above = 0
-        for bit in reversed(range(self.turns.bit_length())):
-            if self.turns >> bit & 1:
-                within += 2**ones_above * 3**bit
-                ones_above += 1
-        return float(within + 2**ones_above - 1) / self.num_instances
+        # As many positions are d moves away as 2 to the power of the ones in d.
+        return sum(1 << moves.bit_count() for moves in range(1, self.turns + 1)) / self.num_instances
 
     def deal(self) -> None:
         """Place the disks, from the largest: the digits of the instance to the base 3 are their pegs."""

@@ -62,8 +62,7 @@ class PettingZoo(Adapter):
         )
         self.game, self._observe = game, observe
         if isinstance(game, str) and ":" not in game:
-            parallel = game not in pettingzoo.aec_registry and game in pettingzoo.parallel_registry
-            self._make = partial(pettingzoo.make, "parallel" if parallel else "aec", game, **settings)
+            self._make = partial(pettingzoo.make, "aec", game, **settings)
         else:
             self._make = partial(load_function(game), **settings)
         self._start(seed=1)
