@@ -5,6 +5,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import product
 from math import comb
 from typing import ClassVar, TypeAlias
 
@@ -160,16 +161,10 @@ class Minesweeper(TextGame):
 @lru_cache(64)
 def neighbours_of(rows: int, columns: int) -> Neighbours:
     """Return for each cell the cells around it."""
-    near = [(row, column) for row in (-1, 0, 1) for column in (-1, 0, 1) if (row, column) != (0, 0)]
-    return tuple(
-        tuple(
-            (row + down) * columns + column + right
-            for down, right in near
-            if 0 <= row + down < rows and 0 <= column + right < columns
-        )
-        for row in range(rows)
-        for column in range(columns)
-    )
+    number = {place: cell for cell, place in enumerate(product(range(rows), range(columns)))}
+    steps = [step for step in product((-1, 0, 1), repeat=2) if any(step)]
+    around = ([(row + down, column + right) for down, right in steps] for row, column in number)
+    return tuple(tuple(number[place] for place in places if place in number) for places in around)
 
 
 def _lay(instance: int, cells: int, mines: int, first: int) -> frozenset[int]:

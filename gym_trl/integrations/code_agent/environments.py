@@ -49,8 +49,8 @@ class Environment(ABC):
     @abstractmethod
     def generate(
         self, vllm_client: Any, generation_config: VLLMClientGenerationConfig, prompts: list[str]
-    ) -> "list[TokenIds] | tuple[list[TokenIds], list[list[int]]]":
-        """Return the ids of ``n`` completions per prompt in the order of the prompts, or a tuple of these and masks."""
+    ) -> list[TokenIds]:
+        """Return the ids of ``n`` completions per prompt, in the order of the prompts."""
 
     @property
     def rollout_func(self) -> Callable[[list[Any], Any], dict[str, Any]]:
@@ -63,17 +63,14 @@ class Environment(ABC):
         # The trainer has repeated each prompt, so n is 1.
         config = VLLMClientGenerationConfig(n=1, max_tokens=trainer.args.max_completion_length, **sampling)
         texts = [render(tokenizer, prompt) for prompt in prompts]
-        returned = self.generate(client, config, list(texts))
-        completions, masks = returned if isinstance(returned, tuple) else (returned, None)
+        completions = self.generate(client, config, list(texts))
         if len(completions) != len(prompts):
             name = type(self).__name__
             raise ConfigError(f"{name}.generate was given {len(prompts)} prompts and returned {len(completions)} rows")
         rows = [
             client.row(encode_prompt(tokenizer, text), list(ids)) for text, ids in zip(texts, completions, strict=True)
         ]
-        for place, row in enumerate(rows):
-            if masks is not None:  # the environment may mask more tokens
-                row.mask = [int(ours and theirs) for ours, theirs in zip(row.mask, masks[place], strict=False)]
+        for row in rows:
             if not row.completion_ids:
                 row.add(end_ids(trainer)[:1])
         return {
