@@ -33,19 +33,15 @@ class MCPServer:
     env: Mapping[str, str] | None = None
     timeout: float = 30.0
 
-    def connect(self) -> "Connection":
-        """Start the server and list its tools.
-
-        Raises:
-            MissingDependencyError: The ``mcp`` extra is not installed.
-            OSError: The program does not exist.
-            TimeoutError: The server does not respond.
-        """
-        return Connection(self)
-
 
 class Connection:
-    """Running server, whose client runs in a background thread with its own event loop."""
+    """Running server, whose client runs in a background thread with its own event loop.
+
+    Raises:
+        MissingDependencyError: The ``mcp`` extra is not installed.
+        OSError: The program does not exist.
+        TimeoutError: The server does not respond.
+    """
 
     def __init__(self, server: MCPServer) -> None:
         with needs("mcp", "a server of tools"):

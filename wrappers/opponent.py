@@ -64,6 +64,7 @@ class Opponent(TextWrapper):
             self._make = attribute_of(env, "solver") if policy == "solver" else load_function(policy)
             if self._make is None:
                 raise ConfigError(f"{env} has no solver that could play against the agent")
+        self._policies: dict[int, Policy] | None = None
         self._rng = np.random.default_rng()
         self._agent = 0
         self._owed = 0.0
@@ -89,7 +90,7 @@ class Opponent(TextWrapper):
         """Make the policies, and play until it is the agent's turn."""
         self._agent = int(self._rng.integers(self._seats)) if self.seat is None else self.seat
         seeds = {seat: int(self._rng.integers(2**31)) for seat in range(self._seats) if seat != self._agent}
-        self._policies = {seat: self._make(seed) if self._make else self._random for seat, seed in seeds.items()}
+        self._policies = {seat: self._make(seed) for seat, seed in seeds.items()} if self._make else None
         self._over = None
         observation, owed, terminated, truncated, info = self._answered((observation, 0.0, False, False, info))
         self._owed = float(owed)  # paid before the agent's first action
@@ -110,9 +111,8 @@ class Opponent(TextWrapper):
         while not (terminated or truncated) and (seat := int(info["to_move"])) != self._agent:
             if len(actions) == _MOST_ACTIONS:
                 raise InfrastructureError(f"the opponents have played {_MOST_ACTIONS} actions, and it is their turn")
-            self._listed = listed_actions(self.env, info)
             with apart_from_the_model("the opponent"):
-                actions.append(self._policies[seat](observation))
+                actions.append(self._policies[seat](observation) if self._policies else self._draw(info))
                 observation, reward, terminated, truncated, info = self._play(actions[-1])
             total = float(total) + float(reward)
         info = {name: value for name, value in info.items() if name not in ("to_move", "success", "action_valid")}
@@ -128,7 +128,7 @@ class Opponent(TextWrapper):
         observation, _, terminated, truncated, info = self.env.step(action)
         return observation, info["payoffs"][self._agent], terminated, truncated, info
 
-    def _random(self, observation: str) -> str:
-        if not self._listed:
+    def _draw(self, info: dict[str, Any]) -> str:
+        if not (listed := listed_actions(self.env, info)):
             raise ConfigError(f'{self.env} lists no actions for the opponent "random": give it a policy')
-        return self._listed[int(self._rng.integers(len(self._listed)))]
+        return listed[int(self._rng.integers(len(listed)))]

@@ -111,20 +111,12 @@ class ParseAction(TextWrapper):
         charge = min(0.0, loss_return_of(self.env) or 0.0)
         return step[0], float(step[1]) + charge, True, False, {**info, "stop_reason": "invalid"}
 
-    def write_action(self, action: str) -> str:
-        """Return the shortest response with this action.
-
-        Raises:
-            ConfigError: The format cannot express it.
-        """
-        return action if self._format is None else self._format.write(action)
-
 
 def action_writer(env: gym.Env[Any, Any]) -> Callable[[str], str]:
-    """Return the function from an action to a response with it: that of the outermost ``ParseAction``, if any.
+    """Return the function from an action to the shortest response with it, by the outermost ``ParseAction``, if any.
 
     >>> action_writer(ParseAction(gym.make("TrlEnv/Echo-v0")))("ox"), action_writer(gym.make("TrlEnv/Echo-v0"))("ox")
     ('<action>ox</action>', 'ox')
     """
     reader = layer_of(env, ParseAction)
-    return str if reader is None else reader.write_action
+    return str if reader is None or reader._format is None else reader._format.write

@@ -155,7 +155,7 @@ class Tools(TextWrapper):
 
     def _tools(self) -> dict[str, Tool]:
         if self._servers and not self._connections:
-            self._connections = [server.connect() for server in self._servers]
+            self._connections = list(map(Connection, self._servers))
         served = [Tool(*one) for connection in self._connections for one in connection.tools]
         return _by_name([*self._functions, *served])
 
