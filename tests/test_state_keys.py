@@ -179,9 +179,9 @@ def test_the_text_of_a_key_is_equal_if_and_only_if_keys_are_written_alike(one: A
 def test_a_wrapper_adds_what_it_keeps_and_the_turns_that_are_left() -> None:
     env = StateKey(SuccessReward(TurnLimit(ParseAction(Line(), "plain", end_after=3), 5)))
     env.reset(seed=0)
-    assert env.state == ("((0, False, (0, 0)), 5)", "(0, False, (0, 0))", 5)
+    assert env.state == ("((0, False, 0), 5)", "(0, False, 0)", 5)
     env.step("left")
-    assert env.state == ("((-1, False, (0, 0)), 4)", "(-1, False, (0, 0))", 4)
+    assert env.state == ("((-1, False, 0), 4)", "(-1, False, 0)", 4)
 
 
 def test_a_wrapper_of_gymnasium_that_counts_time_adds_it() -> None:

@@ -42,8 +42,8 @@ class ParseAction(TextWrapper):
         format: Mark-up of the action: ``"tag"``, ``"boxed"``, ``"json:FIELD"``, ``"plain"``, ``"regex:PATTERN"`` or a
             compiled pattern, see ``gym_trl.text.parsing.ActionFormat``; ``None`` passes the whole response on,
             thinking included.
-        end_after: End the episode after this many consecutive unreadable responses, or this many consecutive invalid
-            actions, as a loss (``info["stop_reason"]`` is ``"invalid"``). ``None``: the environment's own limits.
+        end_after: End the episode after this many consecutive responses that are unreadable or whose action is invalid,
+            as a loss (``info["stop_reason"]`` is ``"invalid"``). ``None``: the environment's own limits.
         cut_actions: ``"accept"`` reads a response that was cut off as if it were complete.
 
     Raises:
@@ -73,7 +73,7 @@ class ParseAction(TextWrapper):
         self.end_after, self.cut_actions = end_after, cut_actions
         self._format = None if format is None else ActionFormat(format)
         self._sentence = "" if self._format is None else self._format.sentence
-        self._unreadable = self._invalid = 0  # in a row
+        self._invalid = 0  # in a row
 
     @property
     def instructions(self) -> str:
@@ -81,12 +81,12 @@ class ParseAction(TextWrapper):
         return f"{instructions_of(self.env)} {self._sentence}".strip() if self._format else instructions_of(self.env)
 
     def part(self) -> Hashable:
-        """Return the numbers of unreadable responses and of invalid actions in a row, if they can end the episode."""
-        return None if self.end_after is None else (self._unreadable, self._invalid)
+        """Return the number of invalid responses in a row, if they can end the episode."""
+        return None if self.end_after is None else self._invalid
 
     def begin(self, observation: Any, info: dict[str, Any]) -> Reset:
         """Begin to count."""
-        self._unreadable = self._invalid = 0
+        self._invalid = 0
         return observation, info
 
     def act(self, action: str) -> Step:
@@ -99,14 +99,13 @@ class ParseAction(TextWrapper):
         if found is None:
             problem = CUT if cut else "No action found."
             info = {"action_valid": False, "parse_error": problem, **({"action_cut": True} if cut else {})}
-            self._unreadable += 1
             step: Step = f"{problem} {self._sentence}".strip(), 0.0, False, False, info
         else:
             observation, reward, terminated, truncated, info = self.env.step(found)
             info = {"action_valid": True, **info, **({} if self._format is None else {"action": found})}
-            self._unreadable, self._invalid = 0, 0 if info["action_valid"] else self._invalid + 1
             step = observation, reward, terminated, truncated, info
-        if self.end_after not in (self._unreadable, self._invalid) or step[2] or step[3]:
+        self._invalid = 0 if info["action_valid"] else self._invalid + 1
+        if self._invalid != self.end_after or step[2] or step[3]:
             return step
         charge = min(0.0, loss_return_of(self.env) or 0.0)
         return step[0], float(step[1]) + charge, True, False, {**info, "stop_reason": "invalid"}

@@ -53,10 +53,9 @@ def test_an_answer_without_an_action_does_not_reach_the_environment(answer: str)
         (["?", "?"], True),
         (["<action>x</action>", "<action>x</action>"], True),
         (["?", "<action>1</action>", "?", "?"], True),
-        (["?", "<action>x</action>", "<action>x</action>"], True),
-        # Alternating does not go on for ever: an answer that is no action does not make the last one valid.
-        (["<action>x</action>", "?", "<action>x</action>"], True),
-        (["?", "<action>1</action>", "?", "<action>x</action>", "<action>2</action>", "<action>x</action>"], False),
+        (["?", "<action>x</action>"], True),
+        (["<action>x</action>", "?"], True),
+        (["?", "<action>1</action>", "<action>x</action>", "<action>2</action>", "?", "<action>1</action>"], False),
     ],
 )
 def test_too_many_in_a_row_end_the_episode(answers: list[str], ends: bool) -> None:
