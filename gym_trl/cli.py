@@ -28,7 +28,6 @@ from gym_trl.registration import did_you_mean
 from gym_trl.terminal import printable, say
 
 _WIDTH, _COLUMN = 110, 32
-_PRINT = ("--print_config", "--print-config")
 _LONGEST_ERROR = 1_000  # texts of files and environments in it can be of any length
 
 
@@ -152,8 +151,9 @@ def _run(words: Sequence[str]) -> int:
     if {"-h", "--help"} & {*words}:
         say(help_of(name, function))
         return 0
-    arguments = read(name, [word for word in words if word not in _PRINT])
-    if {*_PRINT} & {*words}:
+    kept = [word for word in words if word.replace("-", "_") != "__print_config"]
+    arguments = read(name, kept)
+    if len(kept) < len(words):
         say(file_of(arguments))
         return 0
     with _progress():
@@ -192,22 +192,22 @@ class Flag(NamedTuple):
     """Sentence of the docstring of the ``TypedDict``."""
 
     @property
-    def kinds(self) -> list[Any]:
-        """Types of a union, or the one type; ``list`` instead of ``list[int]``."""
-        parts = get_args(self.kind) if get_origin(self.kind) in (Union, UnionType) else [self.kind]
-        return [get_origin(one) or one for one in parts]
+    def kinds(self) -> tuple[Any, ...]:
+        """Types of a union, or the one type."""
+        return get_args(self.kind) if get_origin(self.kind) in (Union, UnionType) else (self.kind,)
 
     def is_a(self, base: type) -> bool:
-        """Return whether a value can be of a type."""
-        return any(isinstance(one, type) and issubclass(one, base) and one is not str for one in self.kinds)
+        """Return whether a value can be of a type; texts are no sequences."""
+        types = [get_origin(one) or one for one in self.kinds if one is not str]
+        return any(isinstance(one, type) and issubclass(one, base) for one in types)
 
     @property
     def expected(self) -> str:
         """Description of its values."""
-        parts = get_args(self.kind) if get_origin(self.kind) in (Union, UnionType) else [self.kind]
-        listed = [str(one) for part in parts if get_origin(part) is Literal for one in get_args(part)]
-        names = {Mapping: "NAME=VALUE", Sequence: "LIST", int: "INTEGER", float: "NUMBER", Path: "PATH"}
-        named = [name for base, name in names.items() if self.is_a(base) and not self.is_a(bool)]
+        listed = [str(one) for kind in self.kinds if get_origin(kind) is Literal for one in get_args(kind)]
+        names = {bool: "true|false", int: "INTEGER", float: "NUMBER", Path: "PATH"}
+        names |= {Mapping: "NAME=VALUE", Sequence: "LIST"}
+        named = [name for base, name in names.items() if self.is_a(base)]
         return "|".join([*listed, *named[:1], *["TEXT"] * (str in self.kinds and not listed)]) or "TEXT"
 
 

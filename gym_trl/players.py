@@ -25,7 +25,7 @@ from gym_trl.executors.protocol import EnvPool, TextEnvironment
 from gym_trl.history import chat_for
 from gym_trl.options import load_function
 from gym_trl.play import History, Limits, Sample, play
-from gym_trl.random_play import Act, random_play, solver_play
+from gym_trl.random_play import Act, random_play, solve
 from gym_trl.rollout import Ask, asking, gather, rare_full_collections, run
 from gym_trl.seeding import derive_seed
 from gym_trl.setting import Setting
@@ -42,7 +42,6 @@ from gym_trl.types import (
     TokenIds,
     UnfinishedResponse,
 )
-from gym_trl.wrappers.base import attribute_of
 from gym_trl.wrappers.parse_action import action_writer
 
 TextPolicy: TypeAlias = Callable[[Any, int], Act]
@@ -369,17 +368,6 @@ def _without_numbers(episode: Episode, chat: ChatLike) -> Episode:
         episode.segments = []
         episode.turns = [replace(turn, spans=()) for turn in episode.turns]
     return episode
-
-
-def solve(env: TextEnvironment, seed: int) -> Act:
-    """Return the environment's solver as the policy of an episode.
-
-    Raises:
-        ConfigError: It has none.
-    """
-    if attribute_of(env, "solver") is None:
-        raise ConfigError(f"{env.unwrapped} has no method solver, which makes a policy from text to an action")
-    return solver_play(env, seed)
 
 
 def text_policy(who: Any) -> TextPolicy | None:

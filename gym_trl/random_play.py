@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 import gymnasium as gym
 
+from gym_trl.errors import ConfigError
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.seeding import derive_seed
 from gym_trl.spaces import AnyText, holds_text
@@ -57,17 +58,21 @@ def random_play(env: TextEnvironment, seed: int) -> Act:
     return act
 
 
-def solver_play(env: TextEnvironment, seed: int = 0) -> Act:
+def solve(env: TextEnvironment, seed: int = 0) -> Act:
     """Return the environment's solver as the policy of one episode; it needs neither the seed nor ``info``.
 
     >>> import gymnasium as gym
     >>> env = gym.make("TrlEnv/GuessNumber-v0")
     >>> observation, info = env.reset(seed=0)
-    >>> solver_play(env)(observation, info)
+    >>> solve(env)(observation, info)
     '25'
+
+    Raises:
+        ConfigError: There is none.
     """
     make = attribute_of(env, "solver")
-    assert make is not None
+    if make is None:
+        raise ConfigError(f"{env.unwrapped} has no method solver, which makes a policy from text to an action")
     policy = make()
     return lambda observation, info: policy(observation)
 

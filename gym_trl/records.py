@@ -206,27 +206,44 @@ def _plain(value: Any) -> Any:
 # Reading
 # ---------------------------------------------------------------------------------------------------------------------
 
-_DEFAULTS: dict[str, Any] = {
-    **dict.fromkeys(("policy", "split", "step", "group", "seat", "last_observation", "return", "success")),
-    **dict.fromkeys(("error", "prompt_tokens", "completion_tokens", "sampled_tokens", "advantages")),
-    **dict.fromkeys(("prompt_ids", "completion_ids", "mask", "logprobs", "token_texts", "prompt_text")),
-    "attempt": 0,
-    "opening": [],
-    "spec": {},
-    "segments": [],
-    "stop_reason": "",
-    "terminated": False,
-    "truncated": False,
+_Fields: TypeAlias = Mapping[str, tuple[type, Any]]
+"""Types and defaults of fields. ``float`` is any number, a field whose default is ``None`` can be that, and one with
+``...`` must be there."""
+_RECORD: _Fields = {
+    "task": (dict, ...),
+    "spec": (dict, {}),
+    **dict.fromkeys(("policy", "split", "last_observation", "error"), (object, None)),
+    **dict.fromkeys(("step", "group", "seat", "return"), (float, None)),
+    "attempt": (float, 0),
+    "opening": (list, []),
+    "turns": (list, ...),
+    "success": (bool, None),
+    **dict.fromkeys(("terminated", "truncated"), (object, False)),
+    "stop_reason": (str, ""),
+    **dict.fromkeys(("num_turns", "invalid_actions"), (float, ...)),
+    **dict.fromkeys(("prompt_tokens", "completion_tokens", "sampled_tokens"), (object, None)),
+    **dict.fromkeys(("prompt_ids", "completion_ids", "mask", "logprobs", "advantages"), (list, None)),
+    **dict.fromkeys(("prompt_text", "token_texts"), (object, None)),
+    "segments": (list, []),
 }
-_TASK_DEFAULTS: dict[str, Any] = {"id": None, "env_id": "", "env_kwargs": {}, "seed": None, "options": {}}
-_TURN_DEFAULTS: dict[str, Any] = {
-    "thinking": "",
-    "action": None,
-    "reward": 0.0,
-    "action_valid": True,
-    "action_cut": False,
-    "start": None,
-    "stop": None,
+_TASK: _Fields = {
+    "id": (object, None),
+    "env_id": (str, ""),
+    "env_kwargs": (dict, {}),
+    "seed": (object, None),
+    "options": (dict, {}),
+}
+_MESSAGE: _Fields = {"role": (str, ...), "content": (str, ...)}
+_TURN: _Fields = {
+    "observation": (str, ...),
+    "thinking": (str, ""),
+    "answer": (str, ...),
+    "action": (object, None),
+    "reward": (float, 0.0),
+    "action_valid": (object, True),
+    "action_cut": (object, False),
+    "start": (float, None),
+    "stop": (float, None),
 }
 
 
@@ -244,7 +261,7 @@ def read_records(source: str | PathLike[str], *, broken: list[int] | None = None
     if not path.is_file():
         raise ConfigError(f"{source} has no records: there is no file {path}")
     for number, value in read_lines(path, broken=broken):
-        if (record := completed(value)) is not None:
+        if (record := _completed(value)) is not None:
             yield record
         elif broken is not None:
             broken.append(number)
@@ -264,55 +281,39 @@ def read_lines(path: Path, *, broken: list[int] | None = None) -> Iterator[tuple
                 broken.append(number)
 
 
-def completed(value: Mapping[str, Any]) -> Record | None:
+def _completed(value: Mapping[str, Any]) -> Record | None:
     """Return a record with all fields; ``None`` for an object that is none.
-
-    >>> completed({"version": 1, "task": {}, "turns": [{"observation": "Say ox.", "answer": "ox"}]})["num_turns"]
-    1
 
     Raises:
         ConfigError: It has another version.
     """
-    task, turns = value.get("task"), value.get("turns")
-    if not isinstance(task, dict) or not isinstance(turns, list):
+    task, turns, opening = _filled(value.get("task"), _TASK), value.get("turns"), value.get("opening", [])
+    if task is None or not isinstance(turns, list) or not isinstance(opening, list):
         return None
     if value.get("version") != VERSION:
         raise ConfigError(
             f"a record has version {value.get('version')!r:.20}, but this release reads version {VERSION}"
         )
-    if not all(isinstance(turn, dict) for turn in turns):
-        return None
-    task, turns = _TASK_DEFAULTS | task, [_TURN_DEFAULTS | turn for turn in turns]
-    record = _DEFAULTS | dict(value) | {"task": task, "turns": turns}
-    record.setdefault("num_turns", len(turns))
-    record.setdefault("invalid_actions", sum(not turn["action_valid"] for turn in turns))
-    if not _has_types(record):
+    turns = [_filled(turn, _TURN) for turn in turns]
+    if None in turns or None in [_filled(message, _MESSAGE) for message in opening]:
         return None
     if task["id"] is None:
         task["id"] = task_id(task["env_id"], task["seed"], env_kwargs=task["env_kwargs"], options=task["options"])
-    return record
+    counts = {"num_turns": len(turns), "invalid_actions": sum(not turn["action_valid"] for turn in turns)}
+    return _filled({**counts, **value, "task": task, "turns": turns}, _RECORD)
 
 
-def _has_types(record: Record) -> bool:
-    """Return whether the fields that are computed with have their types."""
-    task, turns, opening = record["task"], record["turns"], record["opening"]
-    texts = [task["env_id"], record["stop_reason"]]
-    texts += [turn.get(name) for turn in turns for name in ("observation", "thinking", "answer")]
-    numbers = [turn["reward"] for turn in turns] + [record["attempt"], record["num_turns"], record["invalid_actions"]]
-    optional = [record[name] for name in ("step", "group", "seat", "return")]
-    optional += [turn[name] for turn in turns for name in ("start", "stop")]
-    lists = [record[name] for name in ("prompt_ids", "completion_ids", "mask", "logprobs", "advantages", "segments")]
-    mappings = [task["env_kwargs"], task["options"], record["spec"]]
-    return (
-        all(isinstance(text, str) for text in texts)
-        and all(is_number(number) for number in numbers)
-        and all(number is None or is_number(number) for number in optional)
-        and all(value is None or isinstance(value, list) for value in lists)
-        and all(isinstance(value, dict) for value in mappings)
-        and (record["success"] is None or isinstance(record["success"], bool))
-        and isinstance(opening, list)
-        and all(isinstance(one, dict) and isinstance(one.get("content"), str) and "role" in one for one in opening)
-    )
+def _filled(value: Any, known: _Fields) -> dict[str, Any] | None:
+    """Return an object with all fields that are known; ``None`` if it is none, or if one has another type."""
+    if not isinstance(value, dict):
+        return None
+    filled: dict[str, Any] = {name: default for name, (_, default) in known.items()} | value
+    for name, (kind, default) in known.items():
+        field = filled[name]
+        has_type = is_number(field) if kind is float else isinstance(field, kind)
+        if not has_type and (field is not None or default is not None):
+            return None
+    return filled
 
 
 def is_number(value: Any) -> bool:

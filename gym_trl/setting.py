@@ -15,7 +15,7 @@ from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.history import make_history
 from gym_trl.options import check_options, name_of
 from gym_trl.play import History
-from gym_trl.random_play import plays_characters, random_play, solver_play
+from gym_trl.random_play import plays_characters, random_play, solve
 from gym_trl.registration import GAMES, EnvSource, env_name, find_maker, is_registered
 from gym_trl.types import Message, Task
 from gym_trl.wrappers.base import attribute_of
@@ -187,7 +187,7 @@ class Setting:
                 solves = attribute_of(env, "solver") is not None and (number % 2 == 1 or unknown)
                 if unknown and not solves:
                     return set()
-                act = solver_play(env) if solves else random_play(env, task.seed)
+                act = solve(env) if solves else random_play(env, task.seed)
                 over, turns = False, 0
                 while not over and turns < _TURNS:
                     actions.add(action := act(observation, info))

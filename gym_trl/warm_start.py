@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 from gym_trl.chat import ChatLike
 from gym_trl.errors import ChatTemplateError, ConfigError
 from gym_trl.play import History, Limits, play
-from gym_trl.players import TextPlayer, play_all, solve
-from gym_trl.random_play import random_play
+from gym_trl.players import TextPlayer, play_all
+from gym_trl.random_play import random_play, solve
 from gym_trl.records import read_records, record_of
 from gym_trl.rollout import run
 from gym_trl.seeding import derive_seed

@@ -104,6 +104,25 @@ def test_a_scorer_that_pays_for_nan_is_found() -> None:
     assert "'nan'" in report.errors[0].got
 
 
+def test_few_hidden_tasks_that_begin_alike_are_no_finding() -> None:
+    """Nobody can learn nine hidden prices by heart where all begin with the same words; three openings one can."""
+
+    class Shown(Price):
+        def shown(self):
+            return f"{super().shown()} (shelf {self.price % 3})"
+
+    assert checks_of(report_on(Price, only=["tasks"]), "warning") == []
+    assert checks_of(report_on(Shown, only=["tasks"]), "warning") == ["tasks"]
+
+
+def test_a_text_that_its_space_does_not_hold_is_told_of_the_space_that_does() -> None:
+    class Narrow(Sum):
+        observation_space = gym.spaces.Text(50, charset="0123456789")
+
+    [found] = report_on(Narrow, only=["interface"]).errors
+    assert "AnyText" in found.fix
+
+
 def test_the_report_has_numbers_with_intervals_a_prompt_and_the_next_command() -> None:
     report = report_on("TrlEnv/GuessNumber-v0", env_kwargs={"high": 4, "turns": 3}, seed=3)
     success = report.numbers["solver"]["success"]
@@ -119,7 +138,7 @@ def test_several_environments_make_a_table_in_text_json_and_markdown(tmp_path: P
     table = check([Higher, Price], only=["rules", "end"], **QUICK, **files)
     assert isinstance(table, Table)
     assert [one.env.rpartition(":")[2] for one in table.reports] == ["Higher", "Price"]
-    assert len(str(table).splitlines()) == 3
+    assert len(str(table).splitlines()) == 4
     assert [one["failed"] for one in json.loads(files["json"].read_text())] == [False, False]
     assert "# support.sound_text:Price" in files["markdown"].read_text()
 
@@ -229,6 +248,18 @@ def test_a_model_of_this_process_is_looked_at_here() -> None:
     assert report.numbers["cut"] > 0.9  # there is no room for the marks
     assert report.next.endswith("--max_tokens_per_turn 2")
     assert {one.check for one in report.findings} == {"model"}
+
+
+def test_a_model_is_not_looked_at_where_nobody_can_play() -> None:
+    """What stops every game is told once."""
+
+    class NoInfo(Sum):
+        def reset(self, **given):
+            return super().reset(**given)[0]
+
+    report = report_on(NoInfo, model="tiny", only=["interface", "model"])
+    assert checks_of(report) == ["interface"]
+    assert "model" in report.missing
 
 
 def test_a_policy_is_looked_at_like_a_model() -> None:

@@ -43,5 +43,5 @@ def test_a_sound_environment_is_fit_to_train_on(sound: Sound) -> None:
 
 
 def test_every_check_has_a_planted_fault() -> None:
-    """Law 23."""
-    assert {one.check for one in PLANTED} == set(CHECKS)
+    """Law 23; what is found of a model is in ``test_check``."""
+    assert {one.check for one in PLANTED} == {*CHECKS} - {"model"}

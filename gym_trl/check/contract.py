@@ -76,7 +76,9 @@ def _by_gymnasium(env: gym.Env[Any, Any]) -> Iterator[Finding]:
     except Exception as raised:
         strange = holds_text(env.action_space) and not isinstance(raised, AssertionError)
         if not strange and "not equivalent" not in str(raised):  # "invalid actions" and "repeats" know more
-            yield error(f"Gymnasium's check_env raised {described(raised):.200}", "follow the message")
+            charset = isinstance(env.observation_space, gym.spaces.Text) and "observation space" in str(raised)
+            fix = "declare gym_trl.spaces.AnyText(), which has any text" if charset else "follow the message"
+            yield error(f"Gymnasium's check_env raised {described(raised):.200}", fix)
 
 
 def _steps(env: gym.Env[Any, Any]) -> Iterator[Finding]:

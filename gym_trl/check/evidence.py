@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice, product
+from itertools import cycle, islice, product
 from typing import Any
 
 import gymnasium as gym
@@ -15,8 +15,8 @@ import gymnasium as gym
 from gym_trl.envspec import END_AFTER_INVALID, EnvSpec
 from gym_trl.errors import ConfigError, GymTRLError, NotTextError
 from gym_trl.executors.step import close_env
-from gym_trl.players import Game, TextPlayer, TextPolicy, play_all, solve
-from gym_trl.random_play import Act, random_play
+from gym_trl.players import Game, TextPlayer, TextPolicy, play_all
+from gym_trl.random_play import Act, random_play, solve
 from gym_trl.registration import make_env
 from gym_trl.seeding import task_seed
 from gym_trl.setting import Setting
@@ -47,6 +47,7 @@ class Evidence:
         episodes: Number of games of a policy.
         seconds: Time for all of them, about.
         seed: Seed of the tasks.
+        model: Model that plays as well, if there is one.
         on_play: Called with the name of a policy that begins to play.
         hung: Names of policies whose games hang, which are not played.
     """
@@ -58,10 +59,11 @@ class Evidence:
         episodes: int = 60,
         seconds: float = 20.0,
         seed: int = 0,
+        model: Any = None,
         on_play: Callable[[str], None] = lambda name: None,
         hung: Sequence[str] = (),
     ) -> None:
-        self._setting, self.seconds, self.seed = setting, seconds, seed
+        self._setting, self.seconds, self.seed, self.model = setting, seconds, seed, model
         self.seeds = [task_seed(seed, "eval", number) for number in range(episodes)]
         self.games: dict[str, list[Game]] = {}
         """Games of each policy that has played."""
@@ -69,7 +71,11 @@ class Evidence:
         """Checks that have found an error, which others would find again by another name."""
         self.blind = ""
         """Actions of the policy that is called ``blind``, when it has played."""
-        self._on_play, self._hung, self._playing, self._said = on_play, hung, "", time.monotonic()
+        self.numbers: dict[str, Any] = {}
+        """Scores of who has played, and sizes."""
+        self.prompt = ""
+        """First prompt of the model."""
+        self.on_play, self._hung, self._playing, self._said = on_play, hung, "", time.monotonic()
 
     def bare(self) -> gym.Env[Any, Any]:
         """Make the environment as its author wrote it.
@@ -183,7 +189,7 @@ class Evidence:
 
     def _say(self, name: str) -> None:
         self._playing, self._said = name, time.monotonic()
-        self._on_play(name)
+        self.on_play(name)
 
     def of(self, name: str, policy: TextPolicy, *, episodes: int | None = None) -> list[Game]:
         """Return the games of a policy on the held-out tasks.
@@ -296,8 +302,8 @@ def repeating(actions: Sequence[str]) -> TextPolicy:
     """Return the policy that plays actions one after the other, again and again, without reading anything."""
 
     def begin(env: Any, seed: int) -> Act:
-        turn = iter(range(10**9))
-        return lambda observation, info: actions[next(turn) % len(actions)]
+        script = cycle(actions)
+        return lambda observation, info: next(script)
 
     return begin
 

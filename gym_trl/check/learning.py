@@ -4,15 +4,18 @@ import math
 import re
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
-from gym_trl.check.contract import Finding, error, warning
+from gym_trl.check.contract import Finding, error, step_seconds, warning
 from gym_trl.check.evidence import CONSTANTS, Evidence, blind_of, shown, steps_of
 from gym_trl.envspec import END_AFTER_INVALID
-from gym_trl.players import Game, TextPolicy, play_all, player, solve
-from gym_trl.random_play import Act, random_play
+from gym_trl.episode import Episode
+from gym_trl.intervals import interval
+from gym_trl.players import Game, ModelPlayer, TextPlayer, TextPolicy, play_all, player
+from gym_trl.random_play import Act, random_play, solve
 from gym_trl.seeding import task_seed
 from gym_trl.spaces import holds_text
 from gym_trl.types import StopReason
@@ -90,12 +93,13 @@ def tasks(it: Evidence) -> Iterator[Finding]:
         if time.monotonic() > until:
             break
     different = len(set(courses.values()))
+    begin_alike = len({steps_of(game)[0].observation for game in it.random}) == 1  # what is hidden is not memorized
     for period in range(2, len(courses) // 4) if different > 2 else ():
         first = dict[int, str]()
         if all(first.setdefault(seed % period, key) == key for seed, key in courses.items()):
             yield error(f"seeds that differ by {period} give the same task", "draw the task from self.np_random")
             return
-    if different < min(20, len(courses) / 5):
+    if different < min(20, len(courses) / 5) and not begin_alike:
         got = f"{different} different tasks in {len(courses)} seeds"
         yield warning(got, "make more: an evaluation plays what was trained")
     said = [" ".join(one.observation for one in steps_of(game)[:3]) for game in it.random]
@@ -140,9 +144,8 @@ def exploits(it: Evidence) -> Iterator[Finding]:
 
 def stalling(env: Any, seed: int) -> Act:
     """Play between random actions as many invalid ones as do not end an episode."""
-    act, turn = random_play(env, seed), iter(range(10**9))
-    last = END_AFTER_INVALID - 1
-    return lambda observation, info: act(observation, info) if next(turn) % END_AFTER_INVALID == last else "xyzzy"
+    act, invalid = random_play(env, seed), cycle([*["xyzzy"] * (END_AFTER_INVALID - 1), None])
+    return lambda observation, info: next(invalid) or act(observation, info)
 
 
 def parts() -> dict[str, Callable[[str], str]]:
@@ -170,31 +173,12 @@ def blind(it: Evidence) -> Iterator[Finding]:
         yield warning(got, "draw more from the seed; compare models with this score")
 
 
-@dataclass(frozen=True)
-class Model:
-    """Games of a model, in groups of attempts at a task."""
-
-    games: Sequence[Game]
-    prompt: str
-    """First prompt, with control tokens."""
-
-    @property
-    def numbers(self) -> dict[str, float]:
-        """Shares of its turns and of its groups."""
-        turns = [turn for game in self.games for one in game.episodes for turn in one.turns]
-        cut = [turn.action_cut for turn in turns]
-        read = [turn.action is not None or turn.action_valid for turn in turns]
-        groups = [self.games[at : at + GROUP_SIZE] for at in range(0, len(self.games), GROUP_SIZE)]
-        spread = [len({game.episodes[0].episode_return for game in group}) > 1 for group in groups]
-        shares = {"readable": read, "legal": [turn.action_valid for turn in turns], "cut": cut, "spread": spread}
-        return {name: sum(flags) / max(1, len(flags)) for name, flags in shares.items()}
-
-
-def played_by(model: Any, it: Evidence, on_game: Callable[[Game], None]) -> Model:
-    """Let a model play groups of training tasks, as a training plays them."""
+def model(it: Evidence) -> Iterator[Finding]:
+    """Let a model play groups of training tasks as a training does: can it act, is there room, do attempts differ?"""
+    it.random  # noqa: B018 -- what ends every game is told by others
     setting = it.setting
     chosen = [task for task in setting.tasks(GROUPS, split="train", seed=it.seed) for _ in range(GROUP_SIZE)]
-    with player(model, setting) as made:
+    with player(it.model, setting) as made:
         games = play_all(
             setting.make,
             chosen,
@@ -202,25 +186,64 @@ def played_by(model: Any, it: Evidence, on_game: Callable[[Game], None]) -> Mode
             seeds=range(len(chosen)),
             preamble=setting.preamble,
             history=setting.shorten,
-            on_game=on_game,
+            on_game=lambda game: it.on_play("the model"),
         )
-        chat: Any = made.chat
-        begun = next((one.segments[0] for game in games for one in game.episodes if one.segments), None)
-        return Model(games, chat.encoder.decode(begun.prompt_ids) if begun else "")
-
-
-def of_model(played: Model) -> Iterator[Finding]:
-    """Look at what a model has done: can it act, is there room for its answers, do attempts differ?"""
-    shares = played.numbers
-    turns = [turn for game in played.games for turn in game.episodes[0].turns]
+        begun = [one.segments[0] for game in games for one in game.episodes if one.segments]
+        if begun and isinstance(made, ModelPlayer):  # with control tokens
+            it.prompt = made.chat.encoder.decode(begun[0].prompt_ids)
+    turns = [turn for game in games for one in game.episodes for turn in one.turns]
+    groups = [games[at : at + GROUP_SIZE] for at in range(0, len(games), GROUP_SIZE)]
+    flags = {
+        "readable": [turn.action is not None or turn.action_valid for turn in turns],
+        "legal": [turn.action_valid for turn in turns],
+        "cut": [turn.action_cut for turn in turns],
+        "spread": [len({game.episodes[0].episode_return for game in group}) > 1 for group in groups],
+    }
+    shares = {name: sum(values) / max(1, len(values)) for name, values in flags.items()}
+    it.numbers |= {"model": scores_of(it, games)} | {name: round(share, 3) for name, share in shares.items()}
     if shares["legal"] < LEGAL:
-        said = next(turn.answer.text for turn in turns if not turn.action_valid)
+        said = next((turn.answer.text for turn in turns if not turn.action_valid), "")
         got = f"{1 - shares['legal']:.0%} of the model's actions are invalid, such as {said[:60]!r}"
         yield warning(got, "train with --warm_start")
     if shares["cut"] > CUT:
         yield warning(f"{shares['cut']:.0%} of its answers are cut off", "raise --max_tokens_per_turn")
-    if not shares["spread"]:
-        yield warning("in no group of attempts at a task do returns differ", "an easier task, or a warm start")
-    elif shares["spread"] < SPREAD:
+    if shares["spread"] < SPREAD:
         got = f"in {shares['spread']:.0%} of the groups of attempts at a task do returns differ"
-        yield warning(got, "more attempts, or an easier task")
+        yield warning(got, "more attempts, an easier task, or a warm start")
+
+
+def measure(it: Evidence) -> None:
+    """Note the scores of those who have played, sizes, and the first prompt."""
+    it.random, it.solved  # noqa: B018 -- play
+    found = {name: scores_of(it, it.games[name]) for name in ("random", "solver", "blind") if it.games.get(name)}
+    if "blind" in found:
+        found["blind"]["by"] = it.blind
+    constants = [(it.score(games, paid=True), name) for name, games in it.games.items() if name.startswith("always ")]
+    if constants:
+        _, name = max(constants)
+        found["constant"] = scores_of(it, it.games[name]) | {"by": name}
+    turns = [len(game.here.actions) for game in it.random]
+    sizes = [sum(len(one.observation) for one in steps_of(game)) for game in it.random]
+    it.numbers |= found | {
+        "turns": round(statistics.fmean(turns), 1),
+        "most turns": max(turns),
+        "characters": round(statistics.fmean(sizes)),
+        "step (us)": round(1e6 * step_seconds(it.random)),
+    }
+    setting = it.setting
+    players = [TextPlayer(random_play)] * it.seats
+    [game] = play_all(setting.make, setting.tasks(1, seed=it.seed), players, preamble=setting.preamble)
+    episode = game.episodes[0]
+    it.prompt = "\n\n".join(one.content for one in episode.messages[: episode.opening])
+
+
+def scores_of(it: Evidence, games: Sequence[Game]) -> dict[str, Any]:
+    """Return success, where it is declared, and return, with their intervals."""
+    by_task: defaultdict[int, list[Episode]] = defaultdict(list)
+    for game in games:
+        if game.episodes[0].scored:
+            by_task[game.task.seed].append(game.episodes[0])
+    rows = by_task.values()
+    paid = interval([[one.paid for one in row] for row in rows])
+    won = interval([[float(one.success is True) for one in row] for row in rows], share=True)
+    return {"success": won, "return": paid} if it.declares else {"return": paid}

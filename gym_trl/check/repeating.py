@@ -8,14 +8,17 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from typing import Any
 
 import numpy as np
 
 from gym_trl.check.contract import Finding, error, warning
-from gym_trl.check.evidence import COLUMNS, Evidence, shown, steps_of
+from gym_trl.check.evidence import COLUMNS, Evidence, shown
 from gym_trl.errors import ConfigError
 from gym_trl.players import Game
+
+_PLAIN = COLUMNS.index("action_valid")  # the columns before are texts and numbers, which any process can read
 
 
 def repeats(it: Evidence) -> Iterator[Finding]:
@@ -24,13 +27,12 @@ def repeats(it: Evidence) -> Iterator[Finding]:
     Where they differ, only the first reason is told.
     """
     games = sorted(it.random, key=lambda game: -len(game.here.actions))[:6]
-    with _global_generators():
-        again, changed = _played_again(it, games)
-        if again:
-            spec = it.bare().spec
-            if spec is None or not spec.nondeterministic:
-                yield _reason(it, games, again, changed=changed)
-            return
+    again, changed = _played_again(it, games)
+    if again:
+        spec = it.bare().spec
+        if spec is None or not spec.nondeterministic:
+            yield _reason(it, games, again, changed=changed)
+        return
     if changed:
         yield warning("changes a global generator", "use self.np_random; never call random.seed or numpy.random.seed")
     for game in games:
@@ -38,12 +40,12 @@ def repeats(it: Evidence) -> Iterator[Finding]:
         used.reset(seed=game.task.seed + 1)  # left at its beginning, and in its middle
         with suppress(Exception):
             used.step(game.here.actions[0])
-        if where := _difference([game], [it.replay(game, make=lambda used=used: used)]):
+        if where := _difference([game], [shown(it.replay(game, make=lambda used=used: used))]):
             yield error(f"an instance left in the middle of an episode differs: {where}", "set all state in reset()")
             return
     with ThreadPoolExecutor(4) as threads:
         try:
-            where = _difference([*games, *games], list(threads.map(it.replay, [*games, *games])))
+            where = _difference([*games, *games], list(map(shown, threads.map(it.replay, [*games, *games]))))
         except ConfigError as raised:
             where = str(raised)
     if where:
@@ -51,17 +53,6 @@ def repeats(it: Evidence) -> Iterator[Finding]:
         yield warning(f"in threads: {where}", f"{fix}preferred_executor = 'process'")
     if where := _elsewhere(it, games[:2]):
         yield error(f"in another process: {where}", "sort what comes from a set before it is shown or drawn from")
-
-
-@contextmanager
-def _global_generators() -> Iterator[None]:
-    """Put the global generators back at the end."""
-    python, numbers = random.getstate(), np.random.get_state()
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numbers)
 
 
 def _seed_generators(number: int) -> bytes:
@@ -82,7 +73,7 @@ def _played_again(it: Evidence, games: Sequence[Game]) -> tuple[str, bool]:
     differ, changed, until = "", False, time.monotonic() + it.seconds / 4
     for number in range(8):
         before = _seed_generators(number)
-        differ = differ or _difference(games, [it.replay(game) for game in games[:3]])
+        differ = differ or _difference(games, [shown(it.replay(game)) for game in games[:3]])
         changed = changed or _states() != before
         if time.monotonic() > until:
             break
@@ -92,25 +83,28 @@ def _played_again(it: Evidence, games: Sequence[Game]) -> tuple[str, bool]:
 def _reason(it: Evidence, games: Sequence[Game], where: str, *, changed: bool) -> Finding:
     """Return why games are not the same again."""
 
-    def played(*, seeded: bool) -> list[Game]:
-        again = []
+    def is_same(*, seeded: bool) -> bool:
         for game in games:
-            if seeded:
-                _seed_generators(1)
-            again.append(it.replay(game))
-        return again
+            pair = []
+            for _ in range(2):
+                if seeded:
+                    _seed_generators(1)
+                pair.append(it.replay(game))
+            if _difference(pair[:1], [shown(pair[1])]):
+                return False
+        return True
 
-    if changed and not _difference(played(seeded=True), played(seeded=True)):
+    if changed and is_same(seeded=True):
         return error(f"draws from a global generator: {where}", "draw from self.np_random instead")
-    if not _difference(played(seeded=False), played(seeded=False)):
+    if is_same(seeded=False):
         return error(f"a used instance differs from a new one: {where}", "set all state in reset()")
     return error(where, "derive all of it from the seed: no clock, and nothing that instances share")
 
 
-def _difference(games: Sequence[Game], others: Sequence[Game]) -> str:
-    """Return the first difference between games; an empty text if there is none."""
-    for one, other in zip(games, others, strict=False):
-        for turn, (this, that) in enumerate(zip(shown(one), shown(other), strict=False)):
+def _difference(games: Sequence[Game], others: Sequence[Sequence[tuple[Any, ...]]]) -> str:
+    """Return the first difference between games and the rows of others; an empty text if there is none."""
+    for one, rows in zip(games, others, strict=False):
+        for turn, (this, that) in enumerate(zip(shown(one), rows, strict=False)):
             for name, a, b in zip(COLUMNS, this, that, strict=False):
                 if repr(a) != repr(b):
                     return f"seed {one.task.seed}, turn {turn}: {name} {repr(a)[-70:]}, then {repr(b)[-70:]}"
@@ -128,22 +122,12 @@ def _elsewhere(it: Evidence, games: Sequence[Game]) -> str:
     environ = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     words = [sys.executable, "-W", "ignore", "-c", code]
     done = subprocess.run(words, input=given, capture_output=True, env=environ, check=False)  # noqa: S603 -- our own
-    if done.returncode:
-        return ""
-    for game, other in zip(games, pickle.loads(done.stdout), strict=True):  # noqa: S301 -- our own bytes
-        for turn, (one, text) in enumerate(zip(steps_of(game), other, strict=False)):
-            if one.observation != text:
-                return f"seed {game.task.seed}, turn {turn}: {one.observation[-60:]!r}, then {text[-60:]!r}"
-    return ""
+    return "" if done.returncode else _difference(games, pickle.loads(done.stdout))  # noqa: S301 -- our own bytes
 
 
 def follow() -> None:
-    """Write what is observed when the actions on the standard input are played."""
+    """Write what is shown when the actions on the standard input are played."""
     setting, scripts = pickle.load(sys.stdin.buffer)  # noqa: S301 -- our own bytes
     it = Evidence(setting)
-    games = [it.follow(actions, seed) for actions, seed in scripts]
-    texts = [
-        [one.observation for one in steps_of(game)[: len(script) + 1]]
-        for game, (script, _) in zip(games, scripts, strict=True)
-    ]
-    sys.stdout.buffer.write(pickle.dumps(texts))
+    rows = [[row[:_PLAIN] for row in shown(it.follow(actions, seed))] for actions, seed in scripts]
+    sys.stdout.buffer.write(pickle.dumps(rows))

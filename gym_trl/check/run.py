@@ -11,31 +11,25 @@ import os
 import re
 import shlex
 import signal
-import statistics
 import sysconfig
 import tempfile
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, Unpack
+from typing import Any, Unpack
 
 from gym_trl.check import contract, learning, repeating
 from gym_trl.check.contract import Finding, error
-from gym_trl.check.evidence import Evidence, NotPlayedError, steps_of
+from gym_trl.check.evidence import Evidence, NotPlayedError
 from gym_trl.check.report import Report, Table
 from gym_trl.errors import ConfigError, described, raise_interrupt
-from gym_trl.intervals import interval
-from gym_trl.players import Game, TextPlayer, find_model, play_all, text_policy
-from gym_trl.random_play import random_play
+from gym_trl.players import find_model, text_policy
 from gym_trl.registration import EnvSource
 from gym_trl.setting import LONG_ANSWER, Options, Setting
 
-Say: TypeAlias = Callable[[str, Any], None]
-"""Function that is told what happens: a kind of message, and its value."""
 CHECKS: dict[str, Callable[[Evidence], Iterator[Finding]]] = {
     "interface": contract.interface,
     "closing": contract.closing,
@@ -51,6 +45,7 @@ CHECKS: dict[str, Callable[[Evidence], Iterator[Finding]]] = {
     "tasks": learning.tasks,
     "exploits": learning.exploits,
     "blind": learning.blind,
+    "model": learning.model,
 }
 """Checks by name, in their order: those that explain what others would find come first."""
 _MOST_HANGS = 3
@@ -89,22 +84,20 @@ def check(
     Raises:
         ConfigError: An option or the name of a check is wrong, or there is no such model.
     """
-    all_checks = [*CHECKS, "model"]
-    if unknown := [name for name in only if name not in all_checks]:
-        raise ConfigError(f"only: there is no check {unknown[0]!r}; there are {', '.join(all_checks)}")
-    names = [name for name in all_checks if name in (only or all_checks) and (name != "model" or model is not None)]
+    if unknown := [name for name in only if name not in CHECKS]:
+        raise ConfigError(f"only: there is no check {unknown[0]!r}; there are {', '.join(CHECKS)}")
+    names = [name for name in CHECKS if name in (only or CHECKS) and (name != "model" or model is not None)]
     if isinstance(model, str | Path) and model != "tiny" and text_policy(str(model)) is None:
         find_model(model)
     sources = list(env) if isinstance(env, Sequence) and not isinstance(env, str) else [env]
     reports = []
     for source in sources:
         setting = Setting.beside(model, env=source, **options)
-        if model == "tiny" and setting.action_format is None:  # it writes no marks
-            setting = replace(setting, action_format="plain")
-        report = Report(setting.name)
-        evidence = partial(Evidence, setting, episodes=episodes, seconds=seconds, seed=seed)
+        evidence = partial(Evidence, setting, model=model, episodes=episodes, seconds=seconds, seed=seed)
         began = time.monotonic()
-        _Run(report, evidence, model, patience).go(names)
+        run = _Run(Report(setting.name), evidence, patience)
+        run.go(names, model_here=isinstance(model, tuple))
+        report = run.report
         report.seconds = time.monotonic() - began
         report.next = _next_command(report, setting, model, options)
         reports.append(report)
@@ -116,89 +109,92 @@ def check(
 
 
 class _Run:
-    """Checks of one environment, and what is heard of them."""
+    """Checks of one environment, and what is known of them; a child process sends that after each change."""
 
-    def __init__(self, report: Report, evidence: Callable[..., Evidence], model: Any, patience: float) -> None:
-        self.report, self.evidence, self.model, self.patience = report, evidence, model, patience
+    def __init__(self, report: Report, evidence: Callable[..., Evidence], patience: float) -> None:
+        self.evidence, self.patience = evidence, patience
+        self.report = report
         self.left: list[str] = []
         self.hung: list[str] = []
         self.current = self.playing = ""
         self.told: set[str] = set()
 
-    def go(self, names: Sequence[str]) -> None:
-        """Run checks in a child process; where one hangs, a next one runs those that are left without what has hung."""
-        here = [name for name in names if name == "model" and isinstance(self.model, tuple)]  # weights of this process
-        self.left = [name for name in names if name not in here] + ["numbers"]
-        while self.left and len(self.hung) < _MOST_HANGS:
-            for kind, value in _messages(self.look, self.patience):
-                self.hear(kind, value)
-        for name in self.left[:-1]:
-            self.report.missing[name] = "mend what hangs first"
-        self.left = here
-        self.look(self.hear)
+    def go(self, names: Sequence[str], *, model_here: bool) -> None:
+        """Run checks in a child process; where one hangs, a next one runs those that are left without what has hung.
 
-    def look(self, say: Say) -> None:
-        """Run the checks that are left, and say what they find."""
-        it = self.evidence(hung=self.hung, on_play=partial(say, "plays"))
+        Args:
+            names: Names of the checks.
+            model_here: The model is in the memory of this process, which lets it play.
+        """
+        checks = [name for name in names if name != "model"]
+        models = [name for name in names if name == "model"]
+        self.left = [*checks, "numbers", *([] if model_here else models)]
+        while self.left and len(self.hung) < _MOST_HANGS:
+            try:
+                for known in _sent_by(self.look, self.patience):
+                    vars(self).update(known)
+            except _StoppedError as stopped:
+                reason, fix = stopped.args
+                if reason not in self.told:  # one line may stop several checks
+                    self.find(error(f"{reason} while {self.playing} is played" if self.playing else reason, fix))
+                self.told.add(reason)
+                self.hung.append(self.playing or self.current)
+        self.report.missing |= {name: "mend what hangs first" for name in self.left if name != "numbers"}
+        if model_here:
+            self.left = models
+            self.look(lambda known: None)
+
+    def look(self, send: Callable[[Mapping[str, Any]], None]) -> None:
+        """Run the checks that are left, and send what is known whenever it changes."""
+
+        def tell(playing: str) -> None:
+            self.playing = playing
+            send({name: value for name, value in vars(self).items() if name not in ("evidence", "patience")})
+
+        it = self.evidence(hung=self.hung, on_play=tell)
         it.broken |= {one.check for one in self.report.errors}
         for name in list(self.left):
-            say("check", name)
+            self.left.remove(name)
+            self.current = name
+            tell("")
             try:
                 if name == "numbers":
-                    say("numbers", _numbers(it))
-                    say("prompt", _first_prompt(it))
-                    continue
-                for one in self.of_model(it, say) if name == "model" else CHECKS[name](it):
-                    say("found", one)
+                    learning.measure(it)
+                for one in CHECKS[name](it) if name in CHECKS else ():
+                    self.find(one)
+                    tell("")
                     if one.verdict == "error":
                         it.broken.add(name)
             except NotPlayedError as missing:
-                say("missing", str(missing))
+                if name != "numbers":
+                    self.report.missing[name] = str(missing)
             except BaseException as raised:
                 raise_interrupt(raised)
-                say("found", error(f"raised {described(raised)}"[:200], "see the message"))
+                self.find(error(f"raised {described(raised)}"[:200], "see the message"))
                 it.broken.add(name)
+            self.report.numbers |= it.numbers
+            self.report.prompt = it.prompt or self.report.prompt
+            tell("")
 
-    def of_model(self, it: Evidence, say: Say) -> Iterator[Finding]:
-        """Let the model play, and look at its games."""
-        played = learning.played_by(self.model, it, on_game=lambda game: say("plays", "the model"))
-        scores = {"model": _scores(it, played.games)}
-        say("numbers", scores | {name: round(share, 3) for name, share in played.numbers.items()})
-        say("prompt", played.prompt)
-        yield from learning.of_model(played)
-
-    def hear(self, kind: str, value: Any) -> None:
-        """Note what a check says."""
-        report = self.report
-        if kind == "check":
-            self.current, self.playing = value, ""
-            self.left.remove(value)
-        elif kind == "plays":
-            self.playing = value
-        elif kind == "found":
-            raised = re.findall(r"\w*(?:Error|Exception|Exit): [^(]{0,40}", value.got)  # an exception is told once
-            texts = raised or [f"{self.current}: {value.got}"]
-            keys = {re.sub(r"[-\d.\s]+|'[^']*'|\[.*?\]", "", text.strip()) for text in texts}
-            if not keys & self.told:
-                report.findings.append(value._replace(check=self.current))
-            self.told |= keys
-        elif kind == "missing":
-            if self.current != "numbers":
-                report.missing[self.current] = value
-        elif kind == "numbers":
-            report.numbers = value | report.numbers
-        elif kind == "prompt":
-            report.prompt = report.prompt or value
-        else:
-            if value not in self.told:  # one line may stop several checks
-                where = f"{value} while {self.playing} is played" if self.playing else value
-                self.hear("found", error(where, "end every step" if kind == "hangs" else "see its output"))
-            self.told.add(value)
-            self.hung.append(self.playing or self.current)
+    def find(self, one: Finding) -> None:
+        """Note what a check has found; an exception is told once, whichever checks it stops."""
+        raised = re.findall(r"\w*(?:Error|Exception|Exit): [^(]{0,40}", one.got)
+        keys = {re.sub(r"[-\d.\s]+|'[^']*'|\[.*?\]", "", text) for text in raised}
+        if not keys & self.told:
+            self.report.findings.append(one._replace(check=self.current))
+        self.told |= keys
 
 
-def _messages(work: Callable[[Say], None], patience: float) -> Iterator[tuple[str, Any]]:
-    """Run a function in a child process, and yield what it says; last ``hangs`` or ``died``, if it does."""
+class _StoppedError(Exception):
+    """A child process hangs, or has ended before its work: the reason, and what helps."""
+
+
+def _sent_by(work: Callable[[Callable[[Any], None]], None], patience: float) -> Iterator[Any]:
+    """Run a function in a child process, and yield what it sends.
+
+    Raises:
+        _StoppedError: It sends nothing for too long, or its process ends.
+    """
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     with tempfile.NamedTemporaryFile("w+") as stack:
@@ -208,11 +204,11 @@ def _messages(work: Callable[[Say], None], patience: float) -> Iterator[tuple[st
             warnings.simplefilter("ignore")
             one_at_a_time = threading.Lock()
 
-            def say(kind: str, value: Any) -> None:
+            def send(value: Any) -> None:
                 with one_at_a_time:
-                    sender.send((kind, value))
+                    sender.send(value)
 
-            work(say)
+            work(send)
             sender.send(None)
 
         process = context.Process(target=child, daemon=True)
@@ -220,22 +216,20 @@ def _messages(work: Callable[[Say], None], patience: float) -> Iterator[tuple[st
             warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
             process.start()
         sender.close()
-        most = patience
+        known: Any = {"current": "", "playing": ""}
         try:
-            while True:
-                if not receiver.poll(most):
+            while known is not None:
+                loads = known["current"] == "model" and not known["playing"]
+                if not receiver.poll(_LOADING * patience if loads else patience):
                     os.kill(int(process.pid or 0), signal.SIGUSR1)
                     time.sleep(0.5)
-                    yield "hangs", f"nothing for {patience:g} s, at {_place(Path(stack.name).read_text())}"
-                    return
-                message = receiver.recv()
-                if message is None:
-                    return
-                most = _LOADING * patience if message == ("check", "model") else patience
-                yield message
+                    where = _place(Path(stack.name).read_text())
+                    raise _StoppedError(f"nothing for {patience:g} s, at {where}", "end every step")
+                if (known := receiver.recv()) is not None:
+                    yield known
         except EOFError:
             process.join()
-            yield "died", f"ended its process ({process.exitcode})"
+            raise _StoppedError(f"ended its process ({process.exitcode})", "see its output") from None
         finally:
             process.kill()
             process.join()
@@ -247,47 +241,6 @@ def _place(stack: str) -> str:
     library = (*(sysconfig.get_path(name) for name in ("stdlib", "purelib")), str(Path(__file__).parents[1]))
     own = [one for one in frames if not one[0].startswith(library)] or frames
     return "{}:{} in {}".format(*own[0]) if own else "a place that is not known"
-
-
-def _numbers(it: Evidence) -> dict[str, Any]:
-    """Return the scores of those who have played, and sizes."""
-    it.random, it.solved  # noqa: B018 -- play
-    found = {name: _scores(it, it.games[name]) for name in ("random", "solver", "blind") if it.games.get(name)}
-    if "blind" in found:
-        found["blind"]["by"] = it.blind
-    constants = [(it.score(games, paid=True), name) for name, games in it.games.items() if name.startswith("always ")]
-    if constants:
-        _, name = max(constants)
-        found["constant"] = _scores(it, it.games[name]) | {"by": name}
-    turns = [len(game.here.actions) for game in it.random]
-    sizes = [sum(len(one.observation) for one in steps_of(game)) for game in it.random]
-    return found | {
-        "turns": round(statistics.fmean(turns), 1),
-        "most turns": max(turns),
-        "characters": round(statistics.fmean(sizes)),
-        "step (us)": round(1e6 * contract.step_seconds(it.random)),
-    }
-
-
-def _scores(it: Evidence, games: Sequence[Game]) -> dict[str, Any]:
-    """Return success, where it is declared, and return, with their intervals."""
-    by_task: dict[int, list[Any]] = {}
-    for game in games:
-        if game.episodes[0].scored:
-            by_task.setdefault(game.task.seed, []).append(game.episodes[0])
-    rows = list(by_task.values())
-    paid = interval([[one.paid for one in row] for row in rows])
-    won = interval([[float(one.success is True) for one in row] for row in rows], share=True)
-    return {"success": won, "return": paid} if it.declares else {"return": paid}
-
-
-def _first_prompt(it: Evidence) -> str:
-    """Return the first messages of a conversation."""
-    setting = it.setting
-    players = [TextPlayer(random_play)] * it.seats
-    [game] = play_all(setting.make, setting.tasks(1, seed=it.seed), players, preamble=setting.preamble)
-    episode = game.episodes[0]
-    return "\n\n".join(one.content for one in episode.messages[: episode.opening])
 
 
 def _next_command(report: Report, setting: Setting, model: Any, options: Mapping[str, Any]) -> str:
