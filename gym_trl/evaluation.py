@@ -20,7 +20,7 @@ from gym_trl.registration import EnvSource
 from gym_trl.seeding import derive_seed
 from gym_trl.setting import Options, Setting
 from gym_trl.terminal import Progress
-from gym_trl.text.chat_client import without_password
+from gym_trl.text.keys import without_password
 from gym_trl.types import Task
 
 __all__ = ["Evaluation", "Interval", "Score", "evaluate", "interval"]

@@ -11,13 +11,13 @@ from gym_trl.chat import ChatLike
 from gym_trl.episode import Episode, Segment, Span
 from gym_trl.errors import ConfigError, check_counts, described, raise_interrupt, stops_a_rollout
 from gym_trl.seats import leave, pay
-from gym_trl.text.chat_client import ModelStopped
 from gym_trl.text.thoughts import AnswerText
 from gym_trl.types import (
     Completion,
     EnvFailure,
     FinishReason,
     Message,
+    ModelStopped,
     StepResult,
     StopReason,
     Task,

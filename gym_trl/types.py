@@ -204,6 +204,14 @@ class Completion:
     error: str | None = None
 
 
+class ModelStopped(Exception):  # noqa: N818 -- it is data, and never reaches the caller
+    """Failure of a model to respond; the episode ends with ``reason``."""
+
+    def __init__(self, reason: StopReason, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
 class StateName(NamedTuple):
     """Names of an environment's state, for credit per turn; see ``gym_trl.wrappers.state_key``.
 

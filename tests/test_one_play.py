@@ -25,8 +25,7 @@ from gym_trl.players import ModelPlayer, TextPlayer, play_all
 from gym_trl.records import record_of
 from gym_trl.rollout import Episode, Limits, rollout, run
 from gym_trl.testing import ScriptedEngine
-from gym_trl.text.chat_client import ModelStopped
-from gym_trl.types import StopReason, Task
+from gym_trl.types import ModelStopped, StopReason, Task
 
 LIMITS = Limits(tokens_per_turn=99)
 Outcome = dict[str, Any]

@@ -12,12 +12,12 @@ from support.lanes import examples
 from gym_trl.errors import ConfigError
 from gym_trl.play import Limits, play
 from gym_trl.testing import ByteChat
-from gym_trl.text.chat_client import ModelStopped
 from gym_trl.types import (
     Completion,
     EnvFailure,
     FinishReason,
     Message,
+    ModelStopped,
     StepResult,
     StopReason,
     Task,

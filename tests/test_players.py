@@ -356,7 +356,7 @@ def test_a_server_sees_what_a_history_leaves(serve: Any) -> None:
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_a_server_that_is_busy_is_asked_again(serve: Any, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gym_trl.text.chat_client.PAUSES_S", (0.0, None))
+    monkeypatch.setattr("gym_trl.engines.server._FIRST_PAUSE_S", 0.0)
     home = serve(lambda body, times: solves(body, times) if times else (status, {}))
     assert all(game.episodes[0].success for game in play(None, SERVED, base_url=home.url))
 
@@ -366,7 +366,7 @@ def test_a_server_that_is_busy_is_asked_again(serve: Any, status: int, monkeypat
 )
 def test_what_fails_is_unscored_and_the_others_go_on(serve: Any, answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Law 8; also the first conversation, before the server has answered anything."""
-    monkeypatch.setattr("gym_trl.text.chat_client.PAUSES_S", (None,))
+    monkeypatch.setattr("gym_trl.engines.server._FIRST_PAUSE_S", 0.0)
     doomed: list[int] = []
 
     def some(body: dict[str, Any], times: int) -> tuple[int, Any]:
@@ -394,8 +394,7 @@ def test_half_an_action_of_a_server_is_none(serve: Any) -> None:
         assert game.episodes[0].turns[0].action_valid is valid
 
 
-def test_a_server_that_is_not_there_is_said_before_anything_is_played(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gym_trl.text.chat_client.PAUSES_S", (None,))
+def test_a_server_that_is_not_there_is_said_before_anything_is_played() -> None:
     with pytest.raises(EngineError):
         play(None, SERVED, base_url="http://127.0.0.1:9/v1")
     with pytest.raises(ConfigError):

@@ -13,7 +13,7 @@ from support.chat_server import said
 
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation import evaluate
-from gym_trl.text.chat_client import bearer, redact, without_password
+from gym_trl.text.keys import bearer, redact, without_password
 
 KEY = "sk-planted-5f2c7e9a41d8"
 GUESS = "TrlEnv/GuessNumber-v0"

@@ -20,8 +20,7 @@ from gym_trl.random_play import Act, random_play, solve
 from gym_trl.registration import make_env
 from gym_trl.seeding import task_seed
 from gym_trl.setting import Setting
-from gym_trl.text.chat_client import ModelStopped
-from gym_trl.types import EnvFailure, StepResult, StopReason, Task
+from gym_trl.types import EnvFailure, ModelStopped, StepResult, StopReason, Task
 from gym_trl.wrappers.base import attribute_of
 from gym_trl.wrappers.seats import plays_all_seats
 

@@ -1,21 +1,20 @@
-"""Generation on a vLLM server: token ids in and out over ``/v1/completions``, each request failing by itself."""
+"""Generation on servers, each request failing by itself; on vLLM's, token ids in and out over ``/v1/completions``."""
 
 import asyncio
 import json
 import math
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
+from urllib.request import getproxies
 
 from gym_trl.bases import run
 from gym_trl.engines.vllm import FINISH, with_ends
 from gym_trl.errors import ConfigError, EngineError, check_counts, needs
-from gym_trl.text.chat_client import bearer, redact
-from gym_trl.types import Completion, FinishReason, Request, without_nan
-
-if TYPE_CHECKING:
-    import aiohttp
+from gym_trl.text.keys import bearer, redact, without_password
+from gym_trl.types import Completion, FinishReason, ModelStopped, Request, without_nan
 
 _START = "start one with `vllm serve MODEL --logprobs-mode processed_logprobs`"
 # Sent with every request: the server would otherwise fill in the model's generation_config.json (vLLM's
@@ -34,17 +33,147 @@ _CONNECT_S = 10.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _CHANCE = random.Random()
 _UNREACHED = 0
-_AGAIN = {_UNREACHED, 200, 429, 500, 502, 503, 504}
+_AGAIN = {_UNREACHED, 200, 408, 425, 429, 500, 502, 503, 504}
 """Status codes after which a request is repeated; 200 with a response that is no completion."""
 
 
-class _FailedError(EngineError):
+class AnswerError(EngineError):
+    """Answer of a server that is no completion; ``status`` is its status code."""
+
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
         self.status = status
 
+    @property
+    def passes(self) -> bool:
+        """True if the same request may be answered later."""
+        return self.status in _AGAIN
 
-class ServerEngine:
+
+class HTTPEngine(ABC):
+    """Base class of engines that ask a server, many requests at once, each of which fails by itself.
+
+    Requests have no side effects on the server, so failed ones (no connection, an incomplete response, status 429 or
+    5xx) are repeated with growing pauses.
+
+    Args:
+        base_url: Address of the server.
+        concurrency: Maximum number of requests on the server at once; the others wait in this process.
+        deadline_s: Maximum seconds for a request from when it is first sent, repetitions included.
+        retries: Number of times that a request is repeated. The first 10 pauses take about 25 seconds together, each
+            further one 5 seconds.
+        api_key: Key that the server was started with, if any.
+    """
+
+    def __init__(
+        self, base_url: str, *, concurrency: int, deadline_s: float = 600.0, retries: int = 10, api_key: str | None
+    ) -> None:
+        with needs("server", type(self).__name__):
+            import aiohttp  # noqa: F401 -- httpx takes four times the processor time
+        check_counts(concurrency=concurrency)
+        check_counts(0, retries=retries)
+        if not base_url.startswith(("http://", "https://")):
+            raise ConfigError(f"base_url must begin with http:// or https://, got {base_url!r}")
+        self.address = without_password(base_url.rstrip("/"))
+        """Address of the server, without a password."""
+        self._url, self._headers = base_url.rstrip("/"), bearer(api_key)
+        self._concurrency, self._deadline_s, self._retries = concurrency, deadline_s, retries
+
+    async def __aenter__(self) -> Self:
+        import aiohttp
+
+        self._slots = asyncio.Semaphore(self._concurrency)
+        self._session = aiohttp.ClientSession(
+            # Shorter than the 5 s after which vLLM closes an idle connection (VLLM_HTTP_TIMEOUT_KEEP_ALIVE).
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=2.0),
+            headers={"Content-Type": "application/json", **self._headers},
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
+            trust_env=bool(getproxies()),  # it reads the environment for every request
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._session.close()
+
+    @abstractmethod
+    async def ask(self, request: Request) -> Completion:
+        """Send a request once, and return the completion in the answer.
+
+        Raises:
+            AnswerError: The answer has none.
+        """
+
+    async def sample(self, request: Request) -> Completion:
+        """Return the completion of a request, with the error if it failed; if cancelled, close its connection."""
+        async with self._slots:
+            try:
+                async with asyncio.timeout(self._deadline_s):
+                    return await self._insist(request)
+            except ModelStopped:
+                raise
+            except TimeoutError:
+                error = f"the server did not answer within {self._deadline_s:g} s"
+                return Completion(request.id, [], [], FinishReason.TIMEOUT, error)
+            except Exception as failure:  # whatever it is, it is of this request only
+                error = str(failure) if isinstance(failure, EngineError) else f"{type(failure).__name__}: {failure}"
+                return Completion(request.id, [], [], FinishReason.ERROR, error)
+
+    async def _insist(self, request: Request) -> Completion:
+        attempt = 0
+        while True:
+            try:
+                return await self.ask(request)
+            except AnswerError as failure:
+                if not failure.passes or attempt >= self._retries:
+                    raise
+            pause = min(_FIRST_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S)
+            await asyncio.sleep(pause * _CHANCE.uniform(0.75, 1.25))
+            attempt += 1
+
+    async def fetch(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Return the JSON in a server's answer.
+
+        Raises:
+            AnswerError: There is none.
+        """
+        import aiohttp
+
+        data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
+        try:
+            async with self._session.request(method, self._url + path, data=data) as answer:
+                text = (await answer.read()).decode(errors="replace")
+        except aiohttp.ClientError as error:
+            what = f"{type(error).__name__}: {error}"
+            raise AnswerError(f"no server answers at {self.address} ({what})", _UNREACHED) from error
+        if answer.status != 200:
+            raise self.no_completion(text, answer.status)
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise self.no_completion(text) from error
+
+    def no_completion(self, content: Any, status: int = 200) -> AnswerError:
+        """Return the error of an answer, without the key, which some servers repeat."""
+        said = redact(" ".join(str(content).split()), self._headers.get("Authorization"))[:300]
+        return AnswerError(f"{self.address} answered {status}: {said}", status)
+
+    async def served(self, path: str) -> dict[str, float]:
+        """Return the names of the server's models, the first one first, and the lengths of their contexts.
+
+        Raises:
+            EngineError: The server is missing, or lists no models.
+        """
+        content = await self.fetch("GET", path)
+        try:
+            models = {card["id"]: card.get("max_model_len") or math.inf for card in content["data"]}
+        except (LookupError, TypeError, AttributeError) as error:
+            raise self.no_completion(content) from error
+        if not models:
+            raise EngineError(f"{self.address} lists no models; set model, or --model")
+        return models
+
+
+class ServerEngine(HTTPEngine):
     """Engine that samples on ``vllm serve``, with many concurrent requests.
 
     ::
@@ -55,10 +184,9 @@ class ServerEngine:
         async with engine:  # without a rollout
             completion = await engine.sample(request)
 
-    Start the server with ``vllm serve MODEL --logprobs-mode processed_logprobs``. Completion requests have no side
-    effects on it, so failed ones (no connection, an incomplete response, status 429 or 5xx) are repeated with growing
-    pauses. A request that the server rejects, or that is never answered, comes back with the error; other requests are
-    not affected. An engine may be entered again and again, also in other event loops, but only once at a time.
+    Start the server with ``vllm serve MODEL --logprobs-mode processed_logprobs``. A request that the server rejects, or
+    that is never answered, comes back with the error; other requests are not affected. An engine may be entered again
+    and again, also in other event loops, but only once at a time.
 
     Args:
         base_url: Address of the server, such as ``"http://localhost:8000"``.
@@ -96,20 +224,15 @@ class ServerEngine:
         check: bool = True,
         seeded: bool = True,
     ) -> None:
-        with needs("server", "ServerEngine"):
-            import aiohttp  # noqa: F401 -- httpx takes four times the processor time
-        check_counts(concurrency=concurrency)
-        check_counts(0, retries=retries)
+        super().__init__(base_url, concurrency=concurrency, deadline_s=deadline_s, retries=retries, api_key=api_key)
         ended = with_ends("ServerEngine", sampling or {}, eos_ids, stop_strings)
         self._options = {**_NEUTRAL, **ended, **_VERBATIM}
-        self._url, self._model, self._headers = base_url.rstrip("/"), model, bearer(api_key)
-        self._concurrency, self._deadline_s, self._retries = concurrency, deadline_s, retries
-        self._seeded, self._checked = seeded, not check
+        self._model, self._seeded, self._checked = model, seeded, not check
         self.context = math.inf
         """Maximum tokens of prompt and completion on the server, as far as it was asked and reports it."""
 
     async def __aenter__(self) -> Self:
-        self._session, self._slots = _session(self._headers), asyncio.Semaphore(self._concurrency)
+        await super().__aenter__()
         try:
             if not self._checked:
                 await self._check()
@@ -118,83 +241,36 @@ class ServerEngine:
             raise
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self._session.close()
+    async def ask(self, request: Request) -> Completion:
+        """Send a request once, and return the completion in the answer.
 
-    async def sample(self, request: Request) -> Completion:
-        """Return the completion of a request, with the error if it failed; if cancelled, close its connection."""
-        async with self._slots:
-            try:
-                async with asyncio.timeout(self._deadline_s):
-                    return await self._insist(request)
-            except TimeoutError:
-                error = f"the server did not answer within {self._deadline_s:g} s"
-                return Completion(request.id, [], [], FinishReason.TIMEOUT, error)
-            except Exception as failure:  # whatever it is, it is of this request only
-                error = str(failure) if isinstance(failure, EngineError) else f"{type(failure).__name__}: {failure}"
-                return Completion(request.id, [], [], FinishReason.ERROR, error)
-
-    async def _insist(self, request: Request) -> Completion:
-        attempt = 0
-        while True:
-            try:
-                return await self._ask_once(request, self._options)
-            except _FailedError as failure:
-                if failure.status not in _AGAIN or attempt >= self._retries:
-                    raise
-            pause = min(_FIRST_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S)
-            await asyncio.sleep(pause * _CHANCE.uniform(0.75, 1.25))
-            attempt += 1
-
-    async def _ask_once(self, request: Request, options: Mapping[str, Any]) -> Completion:
-        """Send a request, and return the completion in the response.
-
-        The server rejects what exceeds the context, but in-process engines end the completion there: so ask for no more
-        than fits. If nothing fits, the server explains the error.
+        Raises:
+            EngineError: It has none, or no logprobs.
         """
+        return await self._ask(request, self._options)
+
+    async def _ask(self, request: Request, options: Mapping[str, Any]) -> Completion:
+        # The server rejects what exceeds the context, but in-process engines end the completion there: ask for no more
+        # than fits. If nothing fits, the server explains the error.
         room = max(1, self.context - len(request.prompt_ids))
         body = {**options, "prompt": request.prompt_ids, "max_tokens": int(min(request.max_tokens, room))}
         body |= {"seed": request.seed} if self._seeded else {}
         body |= {} if self._model is None else {"model": self._model}
-        status, content = await self._fetch("POST", "/v1/completions", body)
-        if status != 200:
-            raise _FailedError(f"{self._url} answered {status}: {self._message(content)}", status)
+        content = await self.fetch("POST", "/v1/completions", body)
         try:
             choice = content["choices"][0]
             finish = FINISH[choice["finish_reason"]]  # else the server is shutting down, or aborted the request
             ids, logprobs = choice.get("token_ids"), (choice.get("logprobs") or {}).get("token_logprobs")
         except (LookupError, TypeError, AttributeError) as error:
-            raise _FailedError(f"{self._url} returned no completion: {self._message(content)}", status) from error
+            raise self.no_completion(content) from error
         if ids is None or logprobs is None or len(ids) != len(logprobs):
             raise EngineError(
-                f"{self._url} returned no ids and logprobs of the sampled tokens: update it to vLLM 0.22 or newer, and "
-                "start it without --max-logprobs or with --max-logprobs -1"
+                f"{self.address} returned no ids and logprobs of the sampled tokens: update it to vLLM 0.22 or newer, "
+                "and start it without --max-logprobs or with --max-logprobs -1"
             )
         if choice.get("prompt_token_ids", request.prompt_ids) != request.prompt_ids:
-            raise EngineError(f"{self._url} continued a prompt other than the given one")
+            raise EngineError(f"{self.address} continued a prompt other than the given one")
         return Completion(request.id, ids, without_nan(logprobs), finish)
-
-    async def _fetch(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> tuple[int, Any]:
-        """Return the status of a response and its JSON, or its text if it is none."""
-        import aiohttp
-
-        data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
-        try:
-            async with self._session.request(method, self._url + path, data=data) as response:
-                content = await response.read()
-        except aiohttp.ClientError as error:
-            what = f"{type(error).__name__}: {error}"
-            raise _FailedError(f"no vLLM server answers at {self._url} ({what}): {_START}", _UNREACHED) from error
-        try:
-            return response.status, json.loads(content)
-        except ValueError:
-            return response.status, content.decode(errors="replace")
-
-    def _message(self, content: Any) -> str:
-        """Return the message in a response, which vLLM wraps, without the key, which some servers repeat."""
-        with suppress(LookupError, TypeError):
-            content = content["error"]["message"]
-        return redact(str(content), self._headers.get("Authorization"))[:200]
 
     def check(self, *, logprobs: bool = True) -> None:
         """Check that the server has the model, accepts the options and returns what this engine needs.
@@ -208,7 +284,8 @@ class ServerEngine:
         """
 
         async def check() -> None:
-            async with _session(self._headers) as self._session:
+            await super(ServerEngine, self).__aenter__()
+            async with self._session:
                 await self._check(logprobs=logprobs)
 
         run(check())
@@ -217,51 +294,30 @@ class ServerEngine:
         one = Request("check", [0], 1, seed=0)
         try:
             async with asyncio.timeout(self._deadline_s):
-                await self._find_model()
-                _, content = await self._fetch("GET", "/openapi.json")  # which --disable-fastapi-docs leaves out
-                with suppress(LookupError, TypeError):
+                served = await self.served("/v1/models")
+                self._model = self._model or next(iter(served))
+                if self._model not in served:
+                    raise EngineError(f"{self.address} serves {', '.join(map(repr, served))} and not {self._model!r}")
+                self.context = served[self._model]
+                with suppress(AnswerError, LookupError, TypeError):  # --disable-fastapi-docs leaves it out
+                    content = await self.fetch("GET", "/openapi.json")
                     known = content["components"]["schemas"]["CompletionRequest"]["properties"]
                     if unknown := sorted(self._options.keys() - known):  # the server would ignore it
-                        raise ConfigError(f"the server at {self._url} does not know the sampling option {unknown[0]!r}")
-                await self._ask_once(one, self._options)
+                        raise ConfigError(f"{self.address} does not know the sampling option {unknown[0]!r}")
+                await self.ask(one)
                 if logprobs:
                     # Only a server in development mode reports its mode. But if a single token is allowed, its
                     # probability is one in the distribution that is sampled from, and less in the model's own.
-                    only = await self._ask_once(one, {**_NEUTRAL, **_VERBATIM, "allowed_token_ids": [0]})
+                    only = await self._ask(one, {**_NEUTRAL, **_VERBATIM, "allowed_token_ids": [0]})
                     if any(logprob is None or abs(logprob) > 1e-4 for logprob in only.logprobs):
                         raise EngineError(
-                            f"the vLLM server at {self._url} returns logprobs of the model's own distribution, not of "
-                            f"the one that it samples from: {_START}"
+                            f"{self.address} returns logprobs of the model's own distribution, not of the one that it "
+                            f"samples from: {_START}"
                         )
-        except _FailedError as failure:
+        except AnswerError as failure:
             if failure.status == 400:
                 raise ConfigError(str(failure)) from failure
-            raise
+            raise EngineError(f"{failure}; {_START}") from failure
         except TimeoutError as error:
-            raise EngineError(f"{self._url} did not answer within {self._deadline_s:g} s") from error
+            raise EngineError(f"{self.address} did not answer within {self._deadline_s:g} s") from error
         self._checked = True
-
-    async def _find_model(self) -> None:
-        """Find the name of the model and the length of its context."""
-        status, content = await self._fetch("GET", "/v1/models")
-        try:
-            served = {card["id"]: card.get("max_model_len") or math.inf for card in content["data"]}
-            name = next(iter(served)) if self._model is None else self._model
-        except (LookupError, TypeError, AttributeError, StopIteration) as error:
-            raise EngineError(
-                f"{self._url} answered {status} and no list of models, but {self._message(content)}; {_START}"
-            ) from error
-        if name not in served:
-            raise EngineError(f"the vLLM server at {self._url} serves {', '.join(map(repr, served))} and not {name!r}")
-        self._model, self.context = name, served[name]
-
-
-def _session(headers: Mapping[str, str]) -> "aiohttp.ClientSession":
-    import aiohttp
-
-    return aiohttp.ClientSession(
-        # Shorter than the 5 s after which the server closes an idle connection (VLLM_HTTP_TIMEOUT_KEEP_ALIVE).
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=2.0),
-        headers={"Content-Type": "application/json", **headers},
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
-    )

@@ -139,7 +139,7 @@ def test_a_server_that_stays_away_leaves_episodes_unscored(stack, monkeypatch):
     vllm.kill()
     for game in play(made, 16):
         assert (game.stop_reason, game.scored, game.episode_return) == (StopReason.CANCELLED, False, None)
-        assert f"no vLLM server answers at {vllm.url}" in game.error
+        assert f"no server answers at {vllm.url}" in game.error
     vllm.start()
     assert sample(made, requests(3)) == [exact(one) for one in requests(3)]
 
@@ -182,13 +182,13 @@ def test_a_server_that_is_not_as_it_should_be_is_refused_before_the_first_reques
     vllm.mode = "raw_logprobs"
     refused(EngineError, "--logprobs-mode processed_logprobs")
     monkeypatch.setattr(vllm, "model", ["not", "a", "name"])
-    refused(EngineError, "no list of models")
+    refused(EngineError, "answered 200")
     write = vllm._write
     said = {"error": "wrong key: secret-key"}
     monkeypatch.setattr(vllm, "_write", lambda writer, status, content: write(writer, 401, said))
     refused(EngineError, r"answered 401.*\*\*\*", api_key="secret-key")
     vllm.kill()
-    refused(EngineError, f"no vLLM server answers at {vllm.url}.*vllm serve")
+    refused(EngineError, f"no server answers at {vllm.url}.*vllm serve")
     assert all(body["prompt"] == [0] for body in vllm.bodies)
     asked = ServerEngine(double(stack, context=77).url)
     asked.check()

@@ -17,7 +17,7 @@ from gym_trl.errors import (
 from gym_trl.integrations.openenv.client import is_loopback
 from gym_trl.registration import make_env
 from gym_trl.spaces import MAX_LENGTH
-from gym_trl.text.chat_client import bearer
+from gym_trl.text.keys import bearer
 from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.base import instructions_of
 from gym_trl.wrappers.turn_limit import loss_return_of
