@@ -40,7 +40,6 @@ from gym_trl.rollout import rollout
 from gym_trl.testing import ByteChat, ScriptedEngine
 from gym_trl.types import StopReason, Task
 from gym_trl.wrappers import ParseAction, StepPenalty, TurnLimit
-from gym_trl.wrappers.state_key import StateKey
 from gym_trl.wrappers.tools import Tools
 
 CHAT = ByteChat()
@@ -280,7 +279,7 @@ def test_an_evaluation_has_a_result_per_episode_or_refuses_the_environment_by_na
 
 
 @pytest.mark.parametrize("failure", EXCEPTIONS)
-def test_an_exception_of_a_tool_is_its_result_and_of_a_state_key_names_it(failure):
+def test_an_exception_of_a_tool_is_its_result(failure):
     def lever(number: int) -> str:
         """Pull a lever.
 
@@ -293,12 +292,6 @@ def test_an_exception_of_a_tool_is_its_result_and_of_a_state_key_names_it(failur
     env.reset(seed=0)
     said = env.step('<tool_call>{"name": "lever", "arguments": {"number": 1}}</tool_call>')[0]
     assert described(EXCEPTIONS[failure]()) in said
-
-    def key(env):
-        raise EXCEPTIONS[failure]()
-
-    with pytest.raises(ConfigError, match=r"state_key for .* raised"):
-        StateKey(FailingEnv("nowhere"), key).reset(seed=0)
 
 
 @pytest.mark.parametrize("raised", ["SystemExit(0)", "KeyError('x')", "GeneratorExit"])

@@ -17,23 +17,19 @@ an episode by it pays nothing. The *task* is named by the environment's attribut
 have the same states.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from hashlib import blake2b
-from typing import Any, TypeAlias
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from gym_trl.errors import ConfigError, refused, safe_str
-from gym_trl.options import load_function
+from gym_trl.errors import ConfigError
 from gym_trl.seeding import generator_key
 from gym_trl.types import UNNAMED, StateName
 from gym_trl.wrappers.base import Reset, Step, TextWrapper, layers_of
 from gym_trl.wrappers.reward import PotentialShaping
 from gym_trl.wrappers.turn_limit import limits_of, loss_return_of
-
-KeyFunction: TypeAlias = Callable[[Any], Hashable]
-"""Function from the unwrapped environment to the key of its current state."""
 
 _LONGEST = 48
 
@@ -46,26 +42,18 @@ class StateKey(TextWrapper):
     >>> env.state
     StateName(key='((26, 50), 5)', place='(26, 50)', turns_left=5)
 
-    Put it outside of all other wrappers, as ``GymSpec`` does where credit is per turn. The key is that of ``key``;
-    without it the environment's (see ``gym_trl.wrappers.state_key``), which is known for Gymnasium's toy-text games; if
-    there is none, a digest of the history of observations and actions, which is not Markov. A key of more than 48
-    characters becomes a digest of 32.
-
-    Args:
-        env: Any environment, with its wrappers.
-        key: Function of the unwrapped environment, called after each reset and each step, or its name,
-            ``"package.module:function"``. It replaces the key that the environment declares. The attribute
-            ``markov_state_key = True`` of the function declares that its keys are Markov.
+    Put it outside of all other wrappers, as ``GymSpec`` does where credit is per turn. The key is the environment's
+    (see ``gym_trl.wrappers.state_key``), which is known for Gymnasium's toy-text games; if there is none, a digest of
+    the history of observations and actions, which is not Markov. A key of more than 48 characters becomes a digest of
+    32.
 
     Raises:
-        ConfigError: The function does not exist; at reset or in a step, the function raises, or a key is not hashable
-            or is made of other things than strings, numbers, booleans, ``None`` and tuples of these.
+        ConfigError: At reset or in a step, a key is not hashable or is made of other things than strings, numbers,
+            booleans, ``None`` and tuples of these.
     """
 
-    def __init__(self, env: gym.Env[Any, Any], key: KeyFunction | str | None = None) -> None:
-        super().__init__(env, key=key)
-        self._function: KeyFunction | None = None if key is None else load_function(key)
-        self._declared = False  # the environment or ``key`` names the state, so that it is not named by its history
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
         self.state: StateName = UNNAMED
         """Names of the current state."""
         self.markov_state_key = False
@@ -83,19 +71,15 @@ class StateKey(TextWrapper):
         """Choose how states are named in this episode."""
         layers = layers_of(self.env)
         self._owner = next((layer for layer in reversed(layers) if hasattr(layer, "state_key")), None)
-        toy = self._owner is None and type(self.unwrapped).__module__.startswith("gymnasium.envs.toy_text.")
-        self._declared = self._function is not None or self._owner is not None or toy
-        if self._function is not None:
-            markov = bool(getattr(self._function, "markov_state_key", False))
-        else:
-            markov = toy or bool(self.env.metadata.get("markov_state_key"))
-        self.markov_state_key = self._declared and markov and all(map(_is_known, layers[1:]))
+        self._toy = self._owner is None and type(self.unwrapped).__module__.startswith("gymnasium.envs.toy_text.")
+        markov = self._toy or (self._owner is not None and bool(self.env.metadata.get("markov_state_key")))
+        self.markov_state_key = markov and all(map(_is_known, layers[1:]))
         self._layers = [layer for layer in layers[::-1] if isinstance(layer, TextWrapper)]
         shaped = any(isinstance(layer, PotentialShaping) for layer in layers)
         self._has_place = not shaped and not loss_return_of(self.env, turns=0)
-        task = "any" if toy else getattr(self.unwrapped, "task_key", None)
+        task = "any" if self._toy else getattr(self.unwrapped, "task_key", None)
         plays = any(hasattr(layer, "num_seats") for layer in self._layers)  # other seats, which draw from the seed
-        shares = self.markov_state_key and self._function is None and not plays and task is not None
+        shares = self.markov_state_key and not plays and task is not None
         self.task_key = as_text_key(task) if shares else ""
         self._name(observation)
         return observation, info
@@ -108,15 +92,14 @@ class StateKey(TextWrapper):
 
     def _name(self, new: Any) -> None:
         """Name the state after a reset or a step, of which the history gets ``new``."""
-        if not self._declared:
+        if self._owner is not None:
+            key = self._owner.state_key
+        elif self._toy:
+            key = _toy_text_key(self.unwrapped)
+        else:
             self._history = _digest(f"{self._history} {new!r}")
             self.state = StateName(self._history)
             return
-        if self._function is not None:
-            with refused(f"state_key for {safe_str(self.unwrapped)}"):
-                key = self._function(self.unwrapped)
-        else:
-            key = _toy_text_key(self.unwrapped) if self._owner is None else self._owner.state_key
         if not self.markov_state_key:
             self.state = StateName(as_text_key(key))
             return

@@ -39,7 +39,7 @@ ARGUMENTS: dict[str, list[dict[str, Any]]] = {
     "ParseAction": [{}, {"format": "boxed", "end_after": 2}],
     "PotentialShaping": [{"potential": "support.wrapper_arguments:guesses_made"}],
     "Seats": [{}],
-    "StateKey": [{}, {"key": "support.wrapper_arguments:guesses_made"}],
+    "StateKey": [{}],
     "StepPenalty": [{}, {"penalty": 0.5}],
     "SuccessReward": [{}],
     "TextAction": [{}],
