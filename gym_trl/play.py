@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 
 from gym_trl.chat import ChatLike
 from gym_trl.episode import Episode, Segment, Span
-from gym_trl.errors import ConfigError, check_counts, described, raise_interrupt, stops_a_rollout
+from gym_trl.errors import ConfigError, check_counts, described, stops_a_rollout
 from gym_trl.seats import leave, pay
 from gym_trl.text.thoughts import AnswerText
 from gym_trl.types import (
@@ -123,11 +123,8 @@ class Conversation:
         try:
             returned = self.history(self)
             shown = await returned if inspect.isawaitable(returned) else returned
-        except BaseException as error:
-            raise_interrupt(error)
-            task = asyncio.current_task()
-            cancelled = isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling()
-            if cancelled or error is self._failure or stops_a_rollout(error):
+        except Exception as error:
+            if error is self._failure or stops_a_rollout(error):
                 raise
             self.episode.stop(StopReason.ENV_ERROR, f"history raised {described(error)}")
             return False

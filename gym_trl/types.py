@@ -24,12 +24,7 @@ def without_nan(values: Iterable[float | None]) -> Logprobs:
     >>> without_nan([-0.5, float("nan"), None])
     [-0.5, None, None]
     """
-    logprobs = list(values)
-    try:
-        whole = not math.isnan(sum(logprobs))  # type: ignore[arg-type]  # the sum with a NaN is one
-    except TypeError:  # a None
-        whole = False
-    return logprobs if whole else [value if value == value else None for value in logprobs]  # noqa: PLR0124
+    return [None if value is None or math.isnan(value) else value for value in values]
 
 
 class StopReason(StrEnum):

@@ -38,7 +38,6 @@ def play(
 
     def respond(request: Any) -> Any:
         ids = say(len(asked), request) if say else chat.say(f"a{len(asked)}")
-        assert request.prompt_ids[: request.seen] == ([*asked[-1][0], *asked[-1][1]] if request.seen else [])
         asked.append((request.prompt_ids, list(ids[: request.max_tokens])))
         return ids
 
@@ -152,12 +151,8 @@ def test_what_cannot_be_shortened_enough_ends_the_episode(history: Any) -> None:
 
 
 def test_a_history_that_fails_leaves_the_episode_unscored_and_one_that_returns_nonsense_is_refused() -> None:
-    async def cancelled(shown: Any) -> Any:
-        raise asyncio.CancelledError
-
-    for fails in (lambda shown: shown.messages[99], cancelled):
-        episode, _ = play(fails)
-        assert (episode.stop_reason, episode.scored) == (StopReason.ENV_ERROR, False)
+    episode, _ = play(lambda shown: shown.messages[99])
+    assert (episode.stop_reason, episode.scored) == (StopReason.ENV_ERROR, False)
     for nonsense in ([], ["text"], 7):
         with pytest.raises(ConfigError, match="history"):
             play(lambda shown, returned=nonsense: returned)

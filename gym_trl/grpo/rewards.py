@@ -52,30 +52,29 @@ def metrics(outcomes: Collection[Outcome]) -> dict[str, float]:
     >>> metrics([failed])
     {'unscored': 1.0, 'stop/env_error': 1.0}
 
-    A seat that was never to move is not counted. What no episode has is left out.
+    What no episode has is left out.
     """
-    played = [one for one in outcomes if one.stop_reason is not StopReason.UNPLAYED]
-    scored = [one for one in played if one.episode_return is not None]
-    means: dict[str, list[float]] = {"unscored": [one.episode_return is None for one in played]}
-    for reason in sorted({one.stop_reason for one in played}):
-        means[f"stop/{reason}"] = [one.stop_reason is reason for one in played]
+    scored = [one for one in outcomes if one.episode_return is not None]
+    means: dict[str, list[float]] = {"unscored": [one.episode_return is None for one in outcomes]}
+    for reason in sorted({one.stop_reason for one in outcomes}):
+        means[f"stop/{reason}"] = [one.stop_reason is reason for one in outcomes]
     parts = {"": scored}
-    if len(env_ids := sorted({one.env_id for one in played})) > 1:
+    if len(env_ids := sorted({one.env_id for one in outcomes})) > 1:
         parts |= {f"/{env_id}": [one for one in scored if one.env_id == env_id] for env_id in env_ids}
     for of, some in parts.items():
         means[f"return{of}"] = [one.episode_return for one in some if one.episode_return is not None]
         means[f"success{of}"] = [one.success for one in some if one.success is not None]
     for name in dict.fromkeys(name for one in scored for name in one.counts):
         means[name] = [one.counts[name] for one in scored if name in one.counts]
-    if any(one.replaced for one in played):
-        means["replaced"] = [one.replaced for one in played]
+    if any(one.replaced for one in outcomes):
+        means["replaced"] = [one.replaced for one in outcomes]
     return {name: fmean(values) for name, values in means.items() if values}
 
 
 def env_reward(
     *,
     episode: Sequence[Episode] | None = None,
-    replaced: Sequence[Sequence[Episode]] = (),
+    outcomes: Sequence[Sequence[Outcome]] = (),
     environments: Sequence[Any] | None = None,
     log_metric: Log | None = None,
     log_extra: Log | None = None,
@@ -113,9 +112,8 @@ def env_reward(
     if log_metric is not None:
         from accelerate.utils import gather_object
 
-        mine = [Outcome.of(one) for one in played if one.stop_reason is not None]
-        mine += [Outcome.of(one, replaced=True) for one in (replaced[0] if replaced else ())]
-        for name, value in metrics(gather_object(mine)).items():  # the same on all processes, so that their mean is it
+        found = outcomes[0] if outcomes else gather_object([Outcome.of(one) for one in played])
+        for name, value in metrics(found).items():  # the same on all processes, so that their mean is it
             log_metric(f"env/{name}", value)
     if environments is not None:
         return [None] * len(played)

@@ -64,7 +64,8 @@ class RolloutFunc:
     """Function for ``GRPOTrainer(rollout_func=...)`` that plays one episode per prompt.
 
     It has TRL's signature ``(prompts, trainer)``, and returns ``prompt_ids``, ``completion_ids``, ``logprobs``,
-    ``env_mask``, and ``episode`` for reward functions. An unscored episode is a row of one token that is not trained.
+    ``env_mask``, ``episode`` for reward functions and ``outcomes`` for metrics. An unscored episode is a row of one
+    token that is not trained.
 
     A prompt's last message names its task (``GymSpec.train_dataset``); for other prompts ``assign`` makes one, which is
     the same for all members of a group, on every process.
@@ -160,12 +161,12 @@ class RolloutFunc:
         if split == "train" and self.resample:
             replaced = replace_dead_groups(groups, played, self.estimator, play_again, self.resample)
         episodes = [episode for seats in played for episode in seats]
-        self._learn(trainer, training, kept, [*episodes, *replaced])
+        outcomes = self._learn(trainer, training, kept, episodes, replaced)
         if split == "train" and training.calls[split] <= IN_A_ROW:
             check_openings(groups, played)
         if self.on_rollout is not None:
             self.on_rollout(Rollout(split, step, episodes, replaced))
-        return columns(episodes, end_ids(trainer)[0]) | {"replaced": tuple(replaced)}
+        return columns(episodes, end_ids(trainer)[0]) | {"outcomes": tuple(outcomes)}
 
     def check(self, trainer: Any) -> None:
         """Check that a trainer can train on these episodes, before its first rollout.
@@ -244,25 +245,34 @@ class RolloutFunc:
             limits = Limits(self.max_tokens_per_turn, trainer.args.max_completion_length, min(contexts, default=None))
             return run(play(engine, limits))
 
-    def _learn(self, trainer: Any, training: Training, kept: dict[str, Any], played: Sequence[Episode]) -> None:
-        """Set the success of episodes that declare none where others do, and count what was won and what has failed."""
+    def _learn(
+        self,
+        trainer: Any,
+        training: Training,
+        kept: dict[str, Any],
+        episodes: Sequence[Episode],
+        replaced: Sequence[Episode],
+    ) -> list[Outcome]:
+        """Return the outcomes of all processes, after counting what was won and what has failed.
+
+        Where some episodes of an environment declare success, the others have not succeeded.
+        """
         from accelerate.utils import gather_object
 
-        counted = [one for one in played if one.stop_reason is not StopReason.UNPLAYED]
-        outcomes: list[Outcome] = gather_object([Outcome.of(one) for one in counted])
-        declaring = {one.env_id for one in outcomes if one.success is not None}.union(kept.get("declaring", ()))
-        kept["declaring"] = sorted(declaring)
-        for one in counted:
-            if one.scored and one.success is None and one.task.env_id in declaring:
+        played = [*episodes, *replaced]
+        declaring = gather_object([one.task.env_id for one in played if one.success is not None])
+        kept["declaring"] = sorted({*kept.get("declaring", ()), *declaring})
+        for one in played:
+            if one.scored and one.success is None and one.task.env_id in kept["declaring"]:
                 one.success = False
-        if not trainer.model.training:
-            return
-        training.alarm.count(outcomes)
-        if self.levels:
-            scored = [one for one in outcomes if one.episode_return is not None]
-            won = [False if one.success is None and one.env_id in declaring else one.success for one in scored]
-            levels = [int(one.counts["level"]) for one in scored]
-            curriculum.count(kept, self.levels, zip(levels, won, strict=True))
+        mine = [Outcome.of(one) for one in episodes] + [Outcome.of(one, replaced=True) for one in replaced]
+        outcomes: list[Outcome] = [one for one in gather_object(mine) if one.stop_reason is not StopReason.UNPLAYED]
+        if trainer.model.training:
+            training.alarm.count(outcomes)
+            if self.levels:
+                scored = [one for one in outcomes if one.episode_return is not None]
+                curriculum.count(kept, self.levels, [(int(one.counts["level"]), one.success) for one in scored])
+        return outcomes
 
 
 def columns(episodes: Sequence[Episode], filler: int) -> dict[str, list[Any]]:

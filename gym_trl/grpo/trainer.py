@@ -120,16 +120,15 @@ class GymGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
         """Return the rewards of all processes, of which an unscored episode has none, and note their advantages."""
         if self.environments is not None:
             episodes: list[Episode] = [one.episode for one in self.environments]
+            outcomes = gather_object([Outcome.of(one) for one in episodes])
         else:
-            episodes = [row["episode"] for row in inputs]
+            episodes, outcomes = [row["episode"] for row in inputs], inputs[0]["outcomes"]
+        self._outcomes["train" if self.model.training else "eval"] += outcomes
         if self._in_segments:  # functions are called with episodes, not with segments
             completion_ids_list = [one.row.completion_ids for one in episodes]
         rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         scored = torch.tensor(gather_object([one.scored for one in episodes]), device=rewards.device)
         rewards = rewards.masked_fill(~scored.unsqueeze(1), torch.nan)
-        finished = [Outcome.of(one) for one in episodes if one.stop_reason is not None]
-        finished += [Outcome.of(one, replaced=True) for one in inputs[0].get("replaced", ())]
-        self._outcomes["train" if self.model.training else "eval"] += gather_object(finished)
         if self.model.training:
             self._compare(episodes, rewards)
         return rewards

@@ -70,7 +70,7 @@ class Trained:
             warnings.simplefilter("always")
             columns = self._rollout(prompts, trainer)
         self.warnings += [str(warning.message) for warning in seen]
-        kept = {name: column for name, column in columns.items() if name not in ("episode", "replaced")}
+        kept = {name: column for name, column in columns.items() if name not in ("episode", "outcomes")}
         if "episode" in columns:
             kept["task"] = [episode.task.to_json() for episode in columns["episode"]]
             kept["return"] = [episode.episode_return for episode in columns["episode"]]
