@@ -170,11 +170,12 @@ def find_maker(env: EnvSource) -> EnvMaker:
         if not (isabstract(value) or name.startswith("_"))
     ]
     if not attribute:
-        found = [*sorted(set(gym.registry) - before), *classes]
-        if len(found) != 1:
-            places = f"several environments; name one: {' or '.join(f'{env}:{one}' for one in found)}"
-            raise ConfigError(f"{env} has {places if found else 'no subclass of gymnasium.Env'}")
-        [attribute] = found
+        registered = sorted(set(gym.registry) - before)
+        attribute = next((names[0] for names in (registered, classes) if len(names) == 1), "")
+        if not attribute:
+            places = " or ".join(f"{env}:{one}" for one in (*registered, *classes))
+            several = f"several environments; name one: {places}"
+            raise ConfigError(f"{env} has {several if places else 'no subclass of gymnasium.Env'}")
     if attribute in gym.registry:
         return partial(gym.make, gym.registry[attribute])
     made: Any = module

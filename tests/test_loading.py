@@ -40,7 +40,7 @@ def write(folder: Path, name: str, text: str = MODULE) -> None:
     (folder / f"{name}.py").write_text(text.replace("{name}", name), encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", ["{}:First", "{}:make", "{}.py:First", "{}:Loading{}/Third-v0"])
+@pytest.mark.parametrize("name", ["{}:First", "{}:make", "{}.py:First", "{}:Loading{}/Third-v0", "{}.py"])
 def test_a_name_may_be_of_a_class_a_function_or_an_id_in_a_module_or_file(folder: Path, name: str) -> None:
     module = f"loaded_{abs(hash(name)) % 10**6}"
     write(folder, module)
