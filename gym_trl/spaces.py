@@ -22,9 +22,6 @@ _PRINTABLE = 0x20, 0x7F
 _BYTES_PER_CHARACTER = 4
 _SHARED_BYTES_LIMIT = 2**32
 
-_PADDING = 0x110000
-"""Padding of a flattened text: the first number that is not a code point."""
-
 _NOT_TEXT = (
     spaces.Box,
     spaces.Dict,
@@ -49,9 +46,6 @@ class AnyText(spaces.Space[str]):
 
     Samples are short texts of printable ASCII characters; they are not uniform.
 
-    A flattened text (Gymnasium's ``FlattenObservation``) is an array of ``max_length`` code points, padded with
-    0x110000, which is not a code point: 256 KiB by default.
-
     In an asynchronous vector environment with shared memory, each environment has a slot of four bytes per character of
     ``max_length``: 256 KiB by default.
 
@@ -66,8 +60,8 @@ class AnyText(spaces.Space[str]):
 
     @property
     def is_np_flattenable(self) -> bool:
-        """Return True: ``gymnasium.spaces.flatten`` converts a text to an array of code points."""
-        return True
+        """Return False: a text is no array."""
+        return False
 
     def contains(self, x: Any) -> bool:
         """Return whether ``x`` is a string of at most ``max_length`` characters."""
@@ -273,40 +267,6 @@ def _is_text_equivalent(space_1: AnyText, space_2: spaces.Space[Any]) -> bool:
     return isinstance(space_2, AnyText)
 
 
-# Used by Gymnasium's FrameStackObservation, DelayObservation, FlattenObservation and TimeAwareObservation; their type
-# variables are not AnyText's, hence the ignores.
 @create_zero_array.register(AnyText)
-def _create_no_text(space: AnyText) -> str:  # type: ignore[misc]
+def _create_no_text(space: AnyText) -> str:  # type: ignore[misc]  # Gymnasium's type variable is not AnyText's
     return ""
-
-
-@space_functions.flatdim.register(AnyText)
-def _text_flatdim(space: AnyText) -> int:
-    return space.max_length
-
-
-@space_functions.flatten_space.register(AnyText)
-def _flatten_text_space(space: AnyText) -> spaces.Box:
-    return spaces.Box(0, _PADDING, (space.max_length,), np.int32)
-
-
-@space_functions.flatten.register(AnyText)
-def _flatten_text(space: AnyText, x: str) -> "np.ndarray[Any, np.dtype[np.int32]]":  # type: ignore[misc]
-    if len(x) > space.max_length:
-        raise ConfigError(f"a text of {len(x)} characters does not fit {space}; give its space a larger max_length")
-    flat = np.full(space.max_length, _PADDING, np.int32)
-    flat[: len(x)] = np.frombuffer(x.encode("utf-32-le", "surrogatepass"), np.dtype("<i4"))
-    return flat
-
-
-@space_functions.unflatten.register(AnyText)
-def _unflatten_text(space: AnyText, x: "np.ndarray[Any, Any]") -> str:  # type: ignore[misc]
-    points = np.asarray(x, np.int64)
-    return "".join(map(chr, points[points < _PADDING].tolist()))
-
-
-if hasattr(space_functions, "_flat_dtype"):  # Gymnasium 1.4: the type of a flattened Dict or Tuple that holds a text
-
-    @space_functions._flat_dtype.register(AnyText)
-    def _flat_text_dtype(space: AnyText) -> "np.dtype[np.int32]":
-        return np.dtype(np.int32)

@@ -6,7 +6,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.spaces.utils import flatdim, flatten, flatten_space, unflatten
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from gymnasium.vector.utils import (
     batch_differing_spaces,
@@ -20,7 +19,6 @@ from gymnasium.vector.utils import (
 )
 from gymnasium.wrappers import (
     DelayObservation,
-    FlattenObservation,
     FrameStackObservation,
     TimeAwareObservation,
     TimeLimit,
@@ -188,22 +186,6 @@ def test_environments_of_different_lengths_share_memory_without_mixing() -> None
         envs.close()
 
 
-@given(any_text)
-def test_a_flattened_text_is_an_array_of_its_space_and_comes_back(text: str) -> None:
-    space = AnyText(40)
-    for whole, value in (
-        (space, text),
-        (gym.spaces.Dict(n=gym.spaces.Discrete(3), text=space), {"n": np.int64(1), "text": text}),
-        (gym.spaces.Tuple((space, gym.spaces.MultiBinary(2))), (text, np.array([0, 1], np.int8))),
-    ):
-        flat: Any = flatten(whole, value)
-        assert flat in flatten_space(whole)
-        assert flatdim(whole) == len(flat)
-        back = unflatten(whole, flat)
-        assert back in whole
-        assert str(back) == str(value)
-
-
 def played(env: Any, texts: tuple[str, ...]) -> list[Any]:
     shown = [env.reset(seed=0)[0], *(env.step(text)[0] for text in texts)]
     assert all(one in env.observation_space for one in shown)
@@ -214,7 +196,6 @@ def played(env: Any, texts: tuple[str, ...]) -> list[Any]:
 def test_gymnasiums_observation_wrappers_take_text(nested: bool) -> None:
     texts = ("a", "\ud800", "")
     inner = Mirror(nested=nested)
-    plain = played(inner, texts)
     if not nested:
         assert played(FrameStackObservation(inner, 2), texts) == [
             ("¡olé!", "¡olé!"),
@@ -225,12 +206,7 @@ def test_gymnasiums_observation_wrappers_take_text(nested: bool) -> None:
         assert played(DelayObservation(inner, 2), texts) == ["", "", "¡olé!", "a"]
     played(FrameStackObservation(inner, 3, padding_type="zero"), texts)
     played(DelayObservation(inner, 1), texts)
-    flat = played(FlattenObservation(inner), texts)
-    assert [str(unflatten(inner.observation_space, one)) for one in flat] == [
-        str(unflatten(inner.observation_space, flatten(inner.observation_space, one))) for one in plain
-    ]
     limited = TimeLimit(Mirror(nested=nested), 5)
-    played(TimeAwareObservation(limited), texts)
     timed = played(TimeAwareObservation(limited, flatten=False), texts)
     assert [int(one["time"][0]) for one in timed] == [0, 1, 2, 3]
     assert [one["text" if nested else "obs"] for one in timed] == ["¡olé!", *texts]

@@ -58,7 +58,9 @@ class TransformersEngine(Engine):
 
     Requests join the running batch and leave it at any step, and ``collect`` runs steps until one has finished, or one
     step if it may not block. The keys and values of a prompt stay in memory: the next turn of an episode, the other
-    episodes of its group and all that begin alike compute only the tokens that are new.
+    episodes of its group and all that begin alike compute only the tokens that are new. That takes at most a quarter of
+    the memory that is free at the first request, on a GPU half of it; requests wait when it is full, and one that
+    cannot fit at all is generated alone with memory of its own.
 
     That is for models of full causal attention. Others, with sliding windows, sinks, linear attention or a state, are
     generated in lockstep: ``collect`` then runs one batch of all pending requests, with their whole prompts padded on
@@ -81,9 +83,6 @@ class TransformersEngine(Engine):
             probable token.
         stop_strings: Strings that end a response; their ids are kept in it. Needs ``decode``.
         decode: Function from ids to text, for ``stop_strings``.
-        cache_bytes: Maximum memory of the keys and values in bytes, taken as it is needed; requests wait when it is
-            full. One that cannot fit at all is generated alone with memory of its own. Default: a quarter of the memory
-            that is free at the first request, on a GPU half of it.
 
     Raises:
         ConfigError: an unsupported option, such as one that changes the sampling in a way that cannot be measured.
@@ -98,7 +97,6 @@ class TransformersEngine(Engine):
         sampling: Mapping[str, Any] | None = None,
         stop_strings: Sequence[str] = (),
         decode: Callable[[TokenIds], str] | None = None,
-        cache_bytes: int | None = None,
     ) -> None:
         if model.config.is_encoder_decoder or getattr(model.config, "is_decoder", None) is False:
             raise ConfigError(f"the model must be a decoder that reads from left to right, got {type(model).__name__}")
@@ -106,8 +104,7 @@ class TransformersEngine(Engine):
         self.lockstep = plain_attention(model)
         """Reason for which whole prompts are generated in lockstep, or ``None``; some models show it in a pass only."""
         self._sampler, self._end = Sampler(sampling or {}), End(eos_ids, stop_strings, decode)
-        self._pad_id, self._cache_bytes = pad_id, cache_bytes
-        self._positions = context_of(model.config)
+        self._pad_id, self._positions = pad_id, context_of(model.config)
         embedding = model.get_input_embeddings()
         self._vocabulary = getattr(embedding, "num_embeddings", None) or model.config.get_text_config().vocab_size
         self._waiting: list[_Row] = []
@@ -173,8 +170,7 @@ class TransformersEngine(Engine):
 
     def _run(self, *, block: bool) -> list[Completion]:
         if self._cache is None:
-            limit = _free_bytes(self.model.device) if self._cache_bytes is None else self._cache_bytes
-            self._cache = KVCache(limit // _token_bytes(self.model))
+            self._cache = KVCache(_free_bytes(self.model.device) // _token_bytes(self.model))
         for row in self._waiting:
             if not self._cache.fits(len(row.prompt) + row.most):
                 self._waiting.remove(row)

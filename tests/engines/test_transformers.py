@@ -16,6 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from gym_trl import GymSpec
 from gym_trl.engines import transformers as module
 from gym_trl.engines.attention_backends import no_cudnn_attention
+from gym_trl.engines.kv_cache import KVCache
 from gym_trl.engines.sampler import End
 from gym_trl.engines.transformers import TransformersEngine
 from gym_trl.errors import ConfigError, EngineError
@@ -64,10 +65,11 @@ IN_LOCKSTEP = [
 ]
 
 
-def engine(model=LLAMA, *, whole=False, **options):
-    """Return an engine; ``whole`` generates whole prompts in lockstep."""
+def engine(model=LLAMA, *, whole=False, tokens=None, **options):
+    """Return an engine; ``whole`` generates whole prompts in lockstep, and ``tokens`` are all that memory is for."""
     made = TransformersEngine(model, **{"pad_id": 0, "eos_ids": [], **options})
     made.lockstep = "the test asks for it" if whole else made.lockstep
+    made._cache = KVCache(tokens) if tokens else None
     return made
 
 
@@ -181,8 +183,7 @@ CASES = st.fixed_dictionaries(
 def test_joins_cancels_and_evictions_change_no_response(case):
     """Law 5, law 8, and the limit of the memory."""
     options = {"sampling": case["sampling"], "eos_ids": [5], **case["strings"]}
-    limit = case["tokens"] * module._token_bytes(LLAMA)
-    made = engine(cache_bytes=limit, **options)
+    made = engine(tokens=case["tokens"], **options)
     played = play(made, case["seed"], cancels=0.2, block=case["block"], forgets=0.3)
     assert made._cache is not None
     assert made._cache.tokens <= case["tokens"]
@@ -204,7 +205,7 @@ def test_a_long_prompt_is_computed_in_several_steps(monkeypatch):
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_cancelled_request_is_not_generated_and_frees_its_place(whole):
     """Law 12."""
-    made = engine(whole=whole, cache_bytes=512 * module._token_bytes(LLAMA))
+    made = engine(whole=whole, tokens=512)
     made.submit(Request("a", [7, 8, 9], 400, 0))
     if not whole:
         assert made.collect(block=False) == []
