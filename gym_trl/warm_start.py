@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from gym_trl.chat import ChatLike
 from gym_trl.errors import ChatTemplateError, ConfigError
+from gym_trl.grpo.speed import compute_shared
 from gym_trl.play import History, Limits, play
 from gym_trl.players import TextPlayer, play_all
 from gym_trl.random_play import random_play, solve
@@ -195,7 +196,8 @@ def _loss(model: Any, rows: Sequence[Row], pad_id: int) -> Any:
         [[len(row["input_ids"])] for row in rows], device=model.device
     )
     used = (wanted != NOT_TRAINED).any(0).nonzero().squeeze(1)  # positions before a label: no others need the head
-    logits = model(input_ids=ids, attention_mask=mask.long(), logits_to_keep=used).logits
+    shared, begun = compute_shared(model, ids, mask, before=int(used[0]))
+    logits = model(input_ids=ids[:, shared:], attention_mask=mask.long(), logits_to_keep=used - shared, **begun).logits
     labels = wanted[:, used].flatten()
     return torch.nn.functional.cross_entropy(
         logits.float().flatten(0, 1), labels, ignore_index=NOT_TRAINED, reduction="sum"

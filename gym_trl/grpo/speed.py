@@ -6,7 +6,8 @@ to the longest prompt and the longest completion. With a vocabulary of 50,000 to
 small model's step, and most of its memory. Here
 
 * the head is applied to the positions before sampled tokens only;
-* a pass begins with the first token of its own longest prompt, and ends with its own last sampled token.
+* a pass ends with its own last sampled token, and its rows are padded to its own longest one;
+* what all rows of a pass begin with, the rules of a game or a whole prompt, is computed once, and they attend to it.
 
 The computation itself stays that of TRL's head (temperature, softcapping, scaling), which is given fewer positions.
 """
@@ -100,24 +101,33 @@ def score(model: Any, *, input_ids: Any, attention_mask: Any, labels: Any, **_: 
         attention_mask: 1 where there is a token, shape (rows, width).
         labels: ``input_ids`` where a token is scored, and -100 elsewhere.
     """
+    import torch
+
     mask = labels[:, 1:] != _NONE
-    first = int(attention_mask.argmax(1).min())
-    stop = max(first + 2, 2 + int(mask.any(0).nonzero().max())) if mask.any() else first + 2
-    ids, attended = input_ids[:, first:stop], attention_mask[:, first:stop]
-    kept = mask[:, first : stop - 1]
+    # Each row from its first token on: padding is on the right alone, where no token attends to it.
+    width = input_ids.shape[1]
+    columns = torch.arange(width, device=input_ids.device) + attention_mask.argmax(1)[:, None]
+    ids, attended, kept = (
+        one.gather(1, columns.clamp(max=width - 1)) * (columns < width)
+        for one in (input_ids, attention_mask, torch.nn.functional.pad(mask, (0, 1)))
+    )
+    stop = 2 + int(kept.any(0).nonzero().max()) if mask.any() else 2
+    ids, attended, kept = ids[:, :stop], attended[:, :stop], kept[:, : stop - 1]
+    shared, begun = compute_shared(model, ids, attended, before=int(kept.any(0).nonzero().min()) if mask.any() else 0)
 
     def keep(_: Any, __: Any, output: Any) -> Any:
-        output.last_hidden_state = output.last_hidden_state[:, :-1][kept][None]
+        output.last_hidden_state = output.last_hidden_state[:, :-1][kept[:, shared:]][None]
         return output
 
     hook = _whole(model).base_model.register_forward_hook(keep)
     try:
         output = model(
-            input_ids=ids,
+            input_ids=ids[:, shared:],
             attention_mask=attended,
-            position_ids=(attended.cumsum(1) - 1).clamp(min=0),
+            position_ids=torch.arange(shared, ids.shape[1], device=ids.device).expand(len(ids), -1),
             shift_labels=ids[:, 1:][kept][None],
             fused_lm_head=True,
+            **begun,
         )
     finally:
         hook.remove()
@@ -126,6 +136,36 @@ def score(model: Any, *, input_ids: Any, attention_mask: Any, labels: Any, **_: 
             setattr(output, name, values.new_zeros(mask.shape).masked_scatter(mask, values[0]))
     output.label_mask = mask
     return output
+
+
+def compute_shared(model: Any, ids: Any, attended: Any, *, before: int) -> tuple[int, dict[str, Any]]:
+    """Compute once what rows begin with, if there is enough of it.
+
+    Args:
+        model: The model, also below an adapter.
+        ids: Ids of rows without padding on the left, shape (rows, width).
+        attended: 1 where there is a token.
+        before: Column before which it ends.
+
+    Returns:
+        The number of columns, and the argument with which the model goes on after them: keys and values of each row,
+        through which gradients flow.
+    """
+    from transformers import DynamicCache
+
+    from gym_trl.engines.kv_cache import plain_attention
+
+    whole = _whole(model)
+    names = signature(whole.base_model.forward).parameters
+    name = next((one for one in ("cache", "past_key_values") if one in names), None)  # in new releases, in older ones
+    computed_again = whole.training and any(getattr(part, "gradient_checkpointing", False) for part in whole.modules())
+    shared = min(before, int(((ids == ids[:1]) & (attended == 1)).all(0).long().cumprod(0).sum()))
+    if name is None or computed_again or plain_attention(whole) or len(ids) == 1 or 4 * shared < ids.shape[1]:
+        return 0, {}
+    cache = DynamicCache(config=whole.config)
+    whole.base_model(input_ids=ids[:1, :shared], use_cache=True, **{name: cache})
+    cache.batch_repeat_interleave(len(ids))
+    return shared, {name: cache}
 
 
 def _whole(model: Any) -> Any:
