@@ -274,7 +274,8 @@ class _Row:
         if changed := [name for one in own for name in names if one["spec"].get(name) != spec.get(name)]:
             raise ConfigError(f"{file} has episodes of {self.label} with another {changed[0]}: use another folder")
         wanted = {*plan}
-        records = [one for one in own if one["return"] is not None and _play_of(one) in wanted]
+        scored = [one for one in own if one["return"] is not None and _play_of(one) in wanted]
+        records = list({(_play_of(one), one["seat"]): one for one in scored}.values())  # a file may repeat a line
         done = {_play_of(one) for one in records}
         if left := [one for one in plan if one not in done]:
             with ExitStack() as stack:
