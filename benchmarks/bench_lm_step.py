@@ -55,6 +55,13 @@ COLUMNS = {
 }
 
 
+class Whole(gym.ActionWrapper[str, str, str]):
+    """Wrapper that plays a response that was cut off as a whole one."""
+
+    def action(self, action: str) -> str:
+        return str(action)
+
+
 class Ends(gym.Wrapper[str, str, str, str]):
     """Wrapper that ends an episode after 1 to 10 turns, by a Pareto draw from its seed and its first action."""
 
@@ -97,7 +104,8 @@ def step(game: str, variant: str, folder: str | None = None) -> dict[str, float]
         num_tasks=64,
         wrappers=[
             *([Ends] if played_game.pop("ends", False) else []),
-            partial(ParseAction, format=r"regex:(\d+)", cut_actions="accept"),
+            partial(ParseAction, format=r"regex:(\d+)"),
+            Whole,
         ],
         **played_game,
         action_format=None,

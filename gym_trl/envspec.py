@@ -97,11 +97,11 @@ class EnvSpec:
         derived = {"_makers": makers, "weights": weights, "_kwargs": kwargs_by_id(weights, self.env_kwargs)}
         for name, value in (checked | derived).items():
             object.__setattr__(self, name, value)
-        if self._mark is not None:
+        if self.action_format is not None:
             try:
-                ActionFormat(self._mark)
+                ActionFormat(self.action_format)
             except ConfigError as error:
-                raise ConfigError(f"action_format must be 'open', or: {error}") from error
+                raise ConfigError(f"action_{error}") from error  # which begins with "format"
         if self.curriculum and len(weights) > 1:
             raise ConfigError(f"a curriculum has the levels of one environment, got {list(weights)}")
 
@@ -156,7 +156,7 @@ class EnvSpec:
         for env_id in self.weights:
             with self.checked(env_id) as env:
                 rules = instructions_of(env)
-                instructions[env_id] = without_format(rules, self._mark)
+                instructions[env_id] = without_format(rules, self.action_format)
                 num_instances[env_id] = attribute_of(env, "num_instances")
                 seats[env_id] = 1 if self.seats is None else attribute_of(env, "num_seats", 1)
                 if self.seats is None and plays_all_seats(env):
@@ -216,11 +216,6 @@ class EnvSpec:
                     right = isinstance(action, str) if holds_text(space) else holds(space, action)
                 _check_returned("act", right, action, f"an action of {space!s:.100}, or raise ValueError for none")
 
-    @property
-    def _mark(self) -> str | None:
-        """Format of ``ParseAction``: an open action is a plain one that may have been cut off."""
-        return "plain" if self.action_format == "open" else self.action_format
-
     def _stack(self, env_id: str, **level: Any) -> TextEnvironment:
         kwargs = {**self._kwargs[env_id], **level}
         made = self._makers[env_id](**kwargs)
@@ -235,8 +230,7 @@ class EnvSpec:
         # One of the user's wrappers may parse responses already.
         if self.action_format is not None or not attribute_of(env, "reads_responses"):
             usual = END_AFTER_INVALID if self.turn_limit is None else None  # the limit ends them as well
-            cut_actions: Any = "accept" if self.action_format == "open" else "reject"
-            env = ParseAction(env, self._mark, end_after=self.end_after_invalid or usual, cut_actions=cut_actions)
+            env = ParseAction(env, self.action_format, end_after=self.end_after_invalid or usual)
         if self.turn_limit is not None:
             env = TurnLimit(env, self.turn_limit)
         if self.invalid_penalty:

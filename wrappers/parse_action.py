@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Callable, Hashable
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar
 
 import gymnasium as gym
 
-from gym_trl.errors import ConfigError, check_counts
+from gym_trl.errors import check_counts
 from gym_trl.spaces import AnyText
 from gym_trl.text.parsing import CUT, ActionFormat
 from gym_trl.text.thoughts import split_thinking
@@ -15,8 +15,6 @@ from gym_trl.wrappers.base import Reset, Step, TextWrapper, check_text, instruct
 from gym_trl.wrappers.turn_limit import loss_return_of
 
 _LONGEST_RESPONSE = 2**20
-CutActions: TypeAlias = Literal["reject", "accept"]
-"""Treatment of an action that ``max_tokens`` cut off."""
 
 
 class ParseAction(TextWrapper):
@@ -39,12 +37,11 @@ class ParseAction(TextWrapper):
 
     Args:
         env: Environment whose actions are text.
-        format: Mark-up of the action: ``"tag"``, ``"boxed"``, ``"json:FIELD"``, ``"plain"``, ``"regex:PATTERN"`` or a
-            compiled pattern, see ``gym_trl.text.parsing.ActionFormat``; ``None`` passes the whole response on,
-            thinking included.
+        format: Mark-up of the action: ``"tag"``, ``"boxed"``, ``"json:FIELD"``, ``"plain"``, ``"open"``,
+            ``"regex:PATTERN"`` or a compiled pattern, see ``gym_trl.text.parsing.ActionFormat``; ``None`` passes the
+            whole response on, thinking included.
         end_after: End the episode after this many consecutive responses that are unreadable or whose action is invalid,
             as a loss (``info["stop_reason"]`` is ``"invalid"``). ``None``: the environment's own limits.
-        cut_actions: ``"accept"`` reads a response that was cut off as if it were complete.
 
     Raises:
         ConfigError: The format is unknown, or ``end_after`` is below 1.
@@ -61,16 +58,13 @@ class ParseAction(TextWrapper):
         format: str | re.Pattern[str] | None = "tag",  # noqa: A002 -- what users call it
         *,
         end_after: int | None = None,
-        cut_actions: CutActions = "reject",
     ) -> None:
         check_text(env, "ParseAction", env.action_space)
         if end_after is not None:
             check_counts(end_after=end_after)
-        if cut_actions not in ("reject", "accept"):
-            raise ConfigError(f'cut_actions must be "reject" or "accept", got {cut_actions!r}')
-        super().__init__(env, format=format, end_after=end_after, cut_actions=cut_actions)
+        super().__init__(env, format=format, end_after=end_after)
         self.action_space = AnyText(_LONGEST_RESPONSE)
-        self.end_after, self.cut_actions = end_after, cut_actions
+        self.end_after = end_after
         self._format = None if format is None else ActionFormat(format)
         self._sentence = "" if self._format is None else self._format.sentence
         self._invalid = 0  # in a row
@@ -91,7 +85,7 @@ class ParseAction(TextWrapper):
 
     def act(self, action: str) -> Step:
         """Play the action in a response."""
-        cut = isinstance(action, UnfinishedResponse) and self.cut_actions == "reject"
+        cut = isinstance(action, UnfinishedResponse)
         if self._format is None:
             found = None if cut else action
         else:

@@ -30,6 +30,7 @@ class ActionFormat:
     ``"tag"``: the text after the last ``<action>`` up to its ``</action>``, or to the end if a stop string cut the
     response off. ``"boxed"``: the last ``\boxed{…}`` with balanced braces. ``"json:FIELD"``: this field of the last
     JSON object that has it; a value that is not a string is written as JSON. ``"plain"``: the whole response.
+    ``"open"``: the same, also of a response that was cut off.
     ``"regex:PATTERN"``, or a compiled pattern: the last match, or its group 1 if the pattern has groups.
 
     Whitespace around an action is removed, and an empty action counts as none, except in a plain response, which the
@@ -48,6 +49,7 @@ class ActionFormat:
             "boxed": r"Put your action in \boxed{...}.",
             "json": f"Give your action as a JSON object: {{{json.dumps(detail)}: ...}}.",
             "plain": "Answer with your action alone.",
+            "open": "Answer with your action alone.",
             "regex": f"Write your action so that it matches the regular expression {detail}",
         }[self._kind]
         """Sentence that explains the format to a model."""
@@ -68,8 +70,8 @@ class ActionFormat:
         >>> tag.find("<action>42</action> because", cut=True), tag.find("<action>4", cut=True), tag.find("<action>4")
         ('42', None, '4')
         """
-        if self._kind == "plain":
-            return None if cut else text.strip()
+        if self._kind in ("plain", "open"):
+            return None if cut and self._kind == "plain" else text.strip()
         if self._kind == "tag":
             _, opened, rest = text.rpartition(_OPEN)
             inside, closed, _ = rest.partition(_CLOSE)
@@ -106,10 +108,10 @@ class ActionFormat:
 def _split(form: object) -> tuple[str, str, str]:
     """Return the kind of a format, the colon, and what follows it."""
     kind, colon, detail = str(form).partition(":")
-    if form in ("tag", "boxed", "plain") or (kind in ("json", "regex") and detail):
+    if form in ("tag", "boxed", "plain", "open") or (kind in ("json", "regex") and detail):
         return kind, colon, detail
     raise ConfigError(
-        f'format must be "tag", "boxed", "json:FIELD", "plain", "regex:PATTERN" or a pattern, got {form!r}'
+        f'format must be "tag", "boxed", "json:FIELD", "plain", "open", "regex:PATTERN" or a pattern, got {form!r}'
     )
 
 

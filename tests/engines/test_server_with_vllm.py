@@ -90,7 +90,7 @@ class Noting(ServerEngine):
 
 def make(env_id):
     # A random model hardly ever ends its turn; rejected, its actions would be answered with a long sentence.
-    return ParseAction(gym.make(env_id, high=100, turns=4), format=None, cut_actions="accept")
+    return ParseAction(gym.make(env_id, high=100, turns=4), format="open")
 
 
 def play(tiny, engine, count, act=lambda: None):

@@ -100,7 +100,7 @@ def recomputed(tiny, prompt_ids, completion_ids, temperature=1.0):
 
 def make(env_id):
     # A random model hardly ever ends its turn; rejected, its actions would be answered with a long sentence.
-    return ParseAction(gym.make(env_id, high=100, turns=6), format=None, cut_actions="accept")
+    return ParseAction(gym.make(env_id, high=100, turns=6), format="open")
 
 
 def play(tiny, indices, *, tokens_per_turn=12, **options):

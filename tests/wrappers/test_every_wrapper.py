@@ -85,7 +85,6 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("Opponent", {}),
     ("ParseAction", {"format": "xml"}),
     ("ParseAction", {"end_after": 0}),
-    ("ParseAction", {"cut_actions": 1}),
     ("DeclareSuccess", {"success": True}),
     ("DeclareSuccess", {"success": "nowhere"}),
     *((name, {"penalty": -0.1}) for name in ("StepPenalty", "InvalidActionPenalty")),
