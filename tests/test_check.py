@@ -116,10 +116,8 @@ def test_few_hidden_tasks_that_begin_alike_are_no_finding() -> None:
 
 
 def test_a_text_that_its_space_does_not_hold_is_told_of_the_space_that_does() -> None:
-    class Narrow(Sum):
-        observation_space = gym.spaces.Text(50, charset="0123456789")
-
-    [found] = report_on(Narrow, only=["interface"]).errors
+    narrow = type("Narrow", (Sum,), {"observation_space": gym.spaces.Text(50, charset="0123456789")})
+    [found] = report_on(narrow, only=["interface"]).errors
     assert "AnyText" in found.fix
 
 
