@@ -210,7 +210,7 @@ def test_other_seats_are_played_by_who_is_named(typed: Any, capsys: pytest.Captu
     assert ran(capsys, "play", "TrlEnv/TicTacToe-v0", "--against", "nobody")[0] == 2
 
 
-def test_a_new_game_is_played_by_its_solver_and_by_the_commands(
+def test_a_new_game_is_played_by_its_solver_and_by_a_person(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -219,8 +219,9 @@ def test_a_new_game_is_played_by_its_solver_and_by_the_commands(
     assert status == 0
     assert "gym-trl check lift_of_mine.py" in out
     assert ran(capsys, "new", "lift_of_mine")[0] == 2  # it exists
-    alone = subprocess.run([sys.executable, "lift_of_mine.py"], capture_output=True, text=True, check=True)
-    assert alone.stdout.endswith("success True\n")
+    assert ran(capsys, "eval", "lift_of_mine.py", "--model", "solver", "--episodes", "10")[1].startswith(
+        "solver: success 1.0"
+    )
     typed("+")
     assert "Floor" in ran(capsys, "play", "lift_of_mine.py")[1]
 

@@ -16,6 +16,7 @@ from gym_trl.players import play_all, player
 from gym_trl.records import ROLLOUTS, read_records
 from gym_trl.setting import Setting
 from gym_trl.spaces import AnyText
+from gym_trl.terminal import Progress
 from gym_trl.testing import save_tiny, tiny_model, tiny_tokenizer
 from gym_trl.viewer.run import Run
 
@@ -348,6 +349,15 @@ def test_models_beside_each_other_play_the_first_ones_game_each_in_its_own_words
     assert all(one["num_turns"] <= 3 for one in second.records)
     assert second.records[0]["opening"][0]["role"] == "user"
     assert len(found.compared()) == 1
+
+
+def test_a_long_evaluation_says_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Progress, "seconds", -1.0)  # there is always time for a line
+    with caplog.at_level("INFO", "gym_trl"):
+        evaluate(GUESS, model="solver", episodes=3, references=())
+    assert len(caplog.messages) == 3
 
 
 def test_an_evaluation_leaves_no_trace() -> None:
