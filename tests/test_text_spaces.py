@@ -235,11 +235,11 @@ def test_values_as_they_are_shown(space: Any, value: Any, text: str) -> None:
         (spaces.MultiBinary(3), "3 integers from 0 to 1 such as 1 1 1"),
         (
             spaces.Tuple([spaces.Discrete(6), spaces.Box(0, 1, (2,))]),
-            "a JSON list of an integer from 0 to 5 and 2 numbers from 0 to 1, such as [0, [0.5, 0.5]]",
+            "a JSON list of an integer from 0 to 5 and 2 numbers from 0 to 1 such as [0, [0.5, 0.5]]",
         ),
         (
             spaces.Dict(left=spaces.Discrete(2), say=spaces.Text(5)),
-            "a JSON object with left (an integer from 0 to 1) and say (text of at most 5 characters), such as "
+            "a JSON object with left (an integer from 0 to 1) and say (text of at most 5 characters) such as "
             '{"left": 0, "say": "text"}',
         ),
         (spaces.Sequence(spaces.Discrete(2)), "a JSON list such as [0]"),

@@ -22,6 +22,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
 from gym_trl.errors import NotTextError
 from gym_trl.spaces import holds_text
+from gym_trl.text import counted
 
 MOST_NUMBERS = 512
 """Most numbers of an array that is shown or written; larger ones are pictures."""
@@ -118,7 +119,8 @@ def write(space: spaces.Space[Any], action: Any, names: Sequence[str] = ()) -> s
     >>> write(spaces.Discrete(2), 1, ["stick", "hit"]), write(spaces.MultiDiscrete([2, 5]), [1, 4])
     ('hit', '1 4')
     """
-    return render(space, action, names) if _is_simple(space) else _json(space, action)
+    simple = isinstance(space, spaces.Discrete) or _is_row(space) or holds_text(space)
+    return render(space, action, names) if simple else _json(space, action)
 
 
 def _is_row(space: spaces.Space[Any]) -> bool:
@@ -278,43 +280,35 @@ def explain(space: spaces.Space[Any], names: Sequence[str] = ()) -> str:
     >>> explain(spaces.Discrete(3)), explain(spaces.MultiDiscrete([5, 5])), explain(spaces.Discrete(2), ["stay", "go"])
     ('an integer from 0 to 2', '2 integers from 0 to 4 such as 4 4', 'stay or go')
     >>> explain(spaces.Dict({"door": spaces.Discrete(2), "gas": spaces.Box(0, 1)}))
-    'a JSON object with door (an integer from 0 to 1) and gas (a number from 0 to 1), such as {"door": 0, "gas": [0.5]}'
+    'a JSON object with door (an integer from 0 to 1) and gas (a number from 0 to 1) such as {"door": 0, "gas": [0.5]}'
     >>> explain(spaces.Tuple([spaces.Discrete(6)] * 2))
-    'a JSON list of 2 parts, each an integer from 0 to 5, such as [0, 0]'
+    'a JSON list of 2 parts (each an integer from 0 to 5) such as [0, 0]'
     """
     if isinstance(space, spaces.Discrete) and names:
         return _listed(names, "or")
     if isinstance(space, spaces.Discrete) or holds_text(space):
         return _kind(space)
-    if _is_row(space):
-        return f"{_kind(space)} such as {write(space, example(space))}"
-    form = f"a JSON {'object' if isinstance(space, spaces.Dict | spaces.Graph) else 'list'}"
-    inner: dict[Any, Any] = {}
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        inner = dict(space.items() if isinstance(space, spaces.Dict) else enumerate(space))
-    if 0 < len(inner) <= _MOST_LISTED and all(map(_is_simple, inner.values())):
-        kinds = list(map(_kind, inner.values()))
-        if isinstance(space, spaces.Dict):
-            form += f" with {_listed([f'{name} ({kind})' for name, kind in zip(inner, kinds, strict=True)], 'and')},"
-        elif len(kinds) > 1 and len(set(kinds)) == 1:
-            form += f" of {len(kinds)} parts, each {kinds[0]},"
-        else:
-            form += f" of {_listed(kinds, 'and')},"
-    return f"{form} such as {write(space, example(space))}"
+    return f"{_kind(space)} such as {write(space, example(space))}"
 
 
 _MOST_LISTED = 8
 """Most parts that a description lists, and most different bounds."""
 
 
-def _is_simple(space: spaces.Space[Any]) -> bool:
-    return isinstance(space, spaces.Discrete) or _is_row(space) or holds_text(space)
-
-
-def _kind(space: Any) -> str:
-    """Return a description of a text, a number or numbers in a row: how many, of which kind, and their bounds."""
+def _kind(space: Any) -> str:  # noqa: PLR0911 -- a case for each kind of space
+    """Return a description of values: how many numbers, of which kind and with which bounds, or the parts in JSON."""
     if holds_text(space):
         return f"text of at most {min(getattr(space, 'max_length', LONGEST), LONGEST)} characters"
+    if isinstance(space, spaces.Dict):
+        parts = [f"{name} ({_kind(inner)})" for name, inner in space.items()]
+        return f"a JSON object with {_listed(parts, 'and')}" if 0 < len(parts) <= _MOST_LISTED else "a JSON object"
+    if isinstance(space, spaces.Tuple) and len(space):
+        parts = list(map(_kind, space))
+        if len(set(parts)) == 1:
+            return f"a JSON list of {counted(len(parts), 'part')} (each {parts[0]})"
+        return f"a JSON list of {_listed(parts, 'and')}" if len(parts) <= _MOST_LISTED else "a JSON list"
+    if not isinstance(space, spaces.Discrete) and not _is_row(space):
+        return f"a JSON {'object' if isinstance(space, spaces.Graph) else 'list'}"
     low, high = bounds_of(space)
     bounds = []
     for least, most in zip(low.flat, high.flat, strict=True):
