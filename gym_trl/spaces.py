@@ -1,7 +1,7 @@
 """Text space that, unlike Gymnasium's ``Text``, contains any Unicode up to a maximum length."""
 
 import multiprocessing
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -81,14 +81,6 @@ class AnyText(spaces.Space[str]):
         rng = self.np_random
         length = rng.integers(min(self.max_length, _SAMPLE_LENGTH) + 1)
         return "".join(map(chr, rng.integers(*_PRINTABLE, size=length)))
-
-    def to_jsonable(self, sample_n: Iterable[str]) -> list[str | list[int]]:
-        """Return texts as JSON values; those with surrogates, which JSON would combine, become lists of code points."""
-        return [[ord(char) for char in text] if _has_surrogates(text) else text for text in sample_n]
-
-    def from_jsonable(self, sample_n: list[str | list[int]]) -> list[str]:
-        """Return the texts from the result of ``to_jsonable``."""
-        return [text if isinstance(text, str) else "".join(map(chr, text)) for text in sample_n]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, AnyText) and self.max_length == other.max_length
@@ -180,10 +172,6 @@ def _holds_array(space: spaces.Space[Any], array: np.ndarray[Any, Any]) -> bool:
         return False
     converted = array.astype(space.dtype)
     return bool(space.contains(converted)) and not (whole and (converted != array).any())  # as bytes, 256 becomes 0
-
-
-def _has_surrogates(text: str) -> bool:
-    return not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text)
 
 
 class SharedTexts(Sequence[str]):

@@ -1,4 +1,3 @@
-import json
 import pickle
 from copy import deepcopy
 from typing import Any
@@ -90,12 +89,6 @@ def test_pickles_and_copies_go_on_sampling_alike() -> None:
     for copy in copies:
         assert copy == space
         assert [copy.sample() for _ in range(5)] == expected
-
-
-@given(st.lists(any_text, max_size=4))
-def test_texts_survive_json(texts: list[str]) -> None:
-    space = AnyText()
-    assert space.from_jsonable(json.loads(json.dumps(space.to_jsonable(texts)))) == texts
 
 
 def test_gymnasiums_space_functions_know_the_space() -> None:
