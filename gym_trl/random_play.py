@@ -11,7 +11,7 @@ from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.seeding import derive_seed
 from gym_trl.spaces import AnyText, holds_text
 from gym_trl.text.discovery import action_names
-from gym_trl.text.samples import can_hold_numbers, holds_numbers, ranges_in, sampler
+from gym_trl.text.samples import holds_numbers, named_range, sampler
 from gym_trl.text.spaces import write
 from gym_trl.wrappers.admissible_actions import listed_actions
 from gym_trl.wrappers.as_text import TextAction
@@ -105,5 +105,5 @@ def plays_characters(env: TextEnvironment, observation: str, info: Mapping[str, 
     """
     listed = attribute_of(env, "random_policy") is not None or listed_actions(env, info)
     space = played_in_words(env).action_space
-    named = can_hold_numbers(space) and ranges_in([instructions_of(env), observation], space)
-    return not listed and holds_text(space) and not holds_numbers(space) and not named
+    named = named_range(space, [instructions_of(env), observation])
+    return not listed and holds_text(space) and not holds_numbers(space) and named is None

@@ -35,36 +35,29 @@ def holds_numbers(space: spaces.Space[Any]) -> bool:
     return _DIGITS <= space.character_set <= _DIGITS | set("+-.,eE_ ")
 
 
-def can_hold_numbers(space: spaces.Space[Any]) -> bool:
-    """Return whether texts of ``space`` can be numbers among others, of any length.
+def named_range(space: spaces.Space[Any], texts: Sequence[str]) -> range | None:
+    """Return the widest range of integers that texts name, as far as a text of ``space`` can be one of them.
 
-    >>> can_hold_numbers(AnyText()), can_hold_numbers(spaces.Text(6)), can_hold_numbers(spaces.Text(6, charset="ab"))
-    (True, True, False)
-    """
-    if isinstance(space, AnyText):
-        return True
-    return isinstance(space, spaces.Text) and space.min_length != space.max_length and space.character_set >= _DIGITS
-
-
-def ranges_in(texts: Sequence[str], space: spaces.Space[Any] | None = None) -> list[range]:
-    """Return the ranges of integers that texts name, the widest first, as far as texts of ``space`` can hold them.
-
-    >>> ranges_in(["Guess 1 to 1,000 in 5 tries.", "It has 3 to 5 digits, each below 10."])
-    [range(1, 1001), range(0, 11), range(3, 6)]
-    >>> ranges_in(["From -5 to 200"], spaces.Text(2, charset="0123456789"))
-    [range(0, 100)]
+    >>> named_range(AnyText(), ["Guess 1 to 1,000 in 5 tries.", "It has 3 to 5 digits, each below 10."])
+    range(1, 1001)
+    >>> named_range(spaces.Text(2, charset="0123456789"), ["From -5 to 200"])
+    range(0, 100)
     """
     least, most = -(10**12), 10**12
     if isinstance(space, spaces.Text):
+        if space.min_length == space.max_length or not space.character_set >= _DIGITS:
+            return None
         most = 10 ** min(space.max_length, 12)
         least = 1 - 10 ** min(space.max_length - 1, 12) if "-" in space.character_set else 0
-    found = set[range]()
+    elif not isinstance(space, AnyText):
+        return None
+    found = list[range]()
     for match in chain.from_iterable(form.finditer(text) for text in texts for form in _RANGES):
         amounts = [int(amount.replace(",", "")) for amount in match.groups()]
         low, high = amounts if len(amounts) == 2 else (0, *amounts)
         if low < high:
-            found.add(range(max(low, least), min(high + 1, most)))
-    return sorted(filter(None, found), key=lambda one: (-len(one), one.start))
+            found.append(range(max(low, least), min(high + 1, most)))
+    return max(filter(None, found), key=lambda one: (len(one), -one.start), default=None)
 
 
 def sampler(space: spaces.Space[Any], seed: int) -> Callable[..., Any]:
@@ -90,8 +83,8 @@ def sampler(space: spaces.Space[Any], seed: int) -> Callable[..., Any]:
             return {name: draw(part, texts) for name, part in inner.spaces.items()}
         if isinstance(inner, spaces.Tuple):
             return tuple(draw(part, texts) for part in inner.spaces)
-        if can_hold_numbers(inner) and (ranges := ranges_in(texts, inner)):
-            number = str(rng.integers(ranges[0].start, ranges[0].stop))
+        if (named := named_range(inner, texts)) is not None:
+            number = str(rng.integers(named.start, named.stop))
             return number.zfill(inner.min_length) if isinstance(inner, spaces.Text) else number
         if not isinstance(inner, spaces.Text):
             return inner.sample()
