@@ -54,15 +54,8 @@ class HTTPEngine(ABC):
     """Base class of engines that ask a server, many requests at once, each of which fails by itself.
 
     Requests have no side effects on the server, so failed ones (no connection, an incomplete response, status 429 or
-    5xx) are repeated with growing pauses.
-
-    Args:
-        base_url: Address of the server.
-        concurrency: Maximum number of requests on the server at once; the others wait in this process.
-        deadline_s: Maximum seconds for a request from when it is first sent, repetitions included.
-        retries: Number of times that a request is repeated. The first 10 pauses take about 25 seconds together, each
-            further one 5 seconds.
-        api_key: Key that the server was started with, if any.
+    5xx) are repeated with growing pauses. An engine may be entered again and again, also in other event loops, but only
+    once at a time. Its arguments are those of ``ServerEngine``.
     """
 
     def __init__(
@@ -185,8 +178,7 @@ class ServerEngine(HTTPEngine):
             completion = await engine.sample(request)
 
     Start the server with ``vllm serve MODEL --logprobs-mode processed_logprobs``. A request that the server rejects, or
-    that is never answered, comes back with the error; other requests are not affected. An engine may be entered again
-    and again, also in other event loops, but only once at a time.
+    that is never answered, comes back with the error; other requests are not affected.
 
     Args:
         base_url: Address of the server, such as ``"http://localhost:8000"``.
