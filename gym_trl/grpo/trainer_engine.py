@@ -21,7 +21,6 @@ _WHOLE = {"top_p": (None, 1.0), "top_k": (None, 0, -1), "min_p": (None, 0.0)}
 # Keys are instances of TRL's VLLMGeneration, one per trainer.
 _CONTEXTS: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
 """Numbers of tokens of the servers that have been checked."""
-_WARNED: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def check_generation(args: Any) -> None:
@@ -143,13 +142,19 @@ def _server_engine(
 def _vllm_options(trainer: Any, chat: ChatLike | Stops, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return an engine's options for what ends a response, and for the trainer's sampling updated with ``changes``."""
     generation = trainer.vllm_generation
-    own: dict[str, Any] = {name: getattr(generation, name) for name in SAMPLING} | generation.generation_kwargs
-    sampling = {**own, **changes}
+    own: dict[str, Any] = {name: getattr(generation, name) for name in SAMPLING}
+    sampling = {**own, **generation.generation_kwargs, **changes}
     if generation.structured_outputs_regex is not None:
         sampling["structured_outputs"] = {"regex": generation.structured_outputs_regex}
-    if trl_versions.corrects_ratios(trainer) and generation not in _WARNED:
-        warn_of_bias(sampling)
-        _WARNED.add(generation)
+    cutting = [name for name, whole in _WHOLE.items() if sampling.get(name) not in whole]
+    if cutting and trl_versions.corrects_ratios(trainer):
+        # vLLM's logprobs refer to the truncated distribution, the trainer's to the whole vocabulary (trl#6789).
+        warnings.warn(
+            f"{' and '.join(cutting)} cut the distribution, which biases TRL's importance sampling correction: each "
+            "token's ratio is multiplied by the probability that was left. Use the defaults, or "
+            "vllm_importance_sampling_correction=False",
+            stacklevel=2,
+        )
     return {
         "eos_ids": {*trl_versions.end_ids(trainer), *chat.stop_ids},
         "sampling": sampling,
@@ -159,19 +164,6 @@ def _vllm_options(trainer: Any, chat: ChatLike | Stops, changes: Mapping[str, An
 
 def _strings(value: str | Sequence[str] | None) -> Sequence[str]:
     return [value] if isinstance(value, str) else value or ()
-
-
-def warn_of_bias(sampling: Mapping[str, Any]) -> None:
-    """Warn about options with which an engine's logprobs differ from those of the training model."""
-    cutting = [name for name, whole in _WHOLE.items() if sampling.get(name) not in whole]
-    if cutting:
-        # vLLM's logprobs refer to the truncated distribution, the trainer's to the whole vocabulary (trl#6789).
-        warnings.warn(
-            f"{' and '.join(cutting)} cut the distribution, which biases TRL's importance sampling correction: each "
-            "token's ratio is multiplied by the probability that was left. Use the defaults, or "
-            "vllm_importance_sampling_correction=False",
-            stacklevel=2,
-        )
 
 
 def context_length(trainer: Any) -> int | None:

