@@ -116,8 +116,9 @@ class Setting:
     @property
     def text(self) -> dict[str, Any]:
         """Options of the environment, by the names of ``EnvSpec``'s arguments."""
-        marked = "tag" if self.action_format is None else self.action_format
-        format_ = "open" if marked == "plain" else marked  # max_tokens_per_turn is that of the longest action
+        format_ = "tag" if self.action_format is None else self.action_format
+        if format_ == "plain" and (self.max_tokens_per_turn or LONG_ANSWER) < LONG_ANSWER:
+            format_ = "open"  # so few tokens are those of the longest action, which is whole at its end
         names = [one.name for one in fields(self) if one.name in EnvSpec.__dataclass_fields__ and one.name != "env"]
         return {name: getattr(self, name) for name in names} | {"action_format": format_}
 

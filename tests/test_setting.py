@@ -13,7 +13,7 @@ from gym_trl.errors import ConfigError
 from gym_trl.executors import make_pool
 from gym_trl.setting import LONG_ANSWER, Options, Setting
 from gym_trl.testing import tiny_tokenizer
-from gym_trl.types import Message
+from gym_trl.types import Message, UnfinishedResponse
 
 GUESS, KUHN = "TrlEnv/GuessNumber-v0", "TrlEnv/KuhnPoker-v0"
 HAGGLE = """
@@ -102,6 +102,14 @@ def test_a_model_that_writes_bare_actions_gets_room_for_the_longest_one() -> Non
     assert (marked.action_format, marked.max_tokens_per_turn) == ("tag", LONG_ANSWER)
     given = Setting(GUESS, action_format="boxed", max_tokens_per_turn=9).for_model(tokenizer, plain=True)
     assert (given.action_format, given.max_tokens_per_turn) == ("boxed", 9)
+
+
+def test_a_bare_action_may_end_at_the_limit_only_where_that_is_the_longest_one() -> None:
+    """Law 19."""
+    for tokens, valid in [(2, True), (LONG_ANSWER, False), (None, False)]:
+        env = Setting(GUESS, action_format="plain", max_tokens_per_turn=tokens).make()
+        env.reset(seed=0)
+        assert env.step(UnfinishedResponse("25"))[4]["action_valid"] is valid
 
 
 def test_legal_actions_are_those_of_random_play_and_of_the_solver() -> None:
