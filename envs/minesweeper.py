@@ -14,8 +14,6 @@ from gym_trl.errors import ConfigError
 from gym_trl.text import counted
 
 _ACTION = re.compile(r"\s*(reveal|flag)\s+([0-9]{1,3})(?:\s*,\s*|\s+)([0-9]{1,3})\s*", re.ASCII | re.IGNORECASE)
-_OPTIMUM = {(4, 4, 2): 102 / 105}
-"""Share of the instances that perfect play wins, of 4x4 cells with 2 mines."""
 Neighbours: TypeAlias = Sequence[Sequence[int]]
 _Node: TypeAlias = tuple[int, tuple[tuple[int, int], ...]]
 """Mines laid so far, and how many each number still needs."""
@@ -80,9 +78,8 @@ class Minesweeper(TextGame):
 
     @property
     def optimal_success(self) -> float | None:
-        """Share of the instances that perfect play wins."""
-        is_enough = self.turns >= self.rows * self.columns - self.mines
-        return _OPTIMUM.get((self.rows, self.columns, self.mines)) if is_enough else None
+        """Share of the instances that perfect play wins, of 4x4 cells with 2 mines."""
+        return 102 / 105 if (self.rows, self.columns, self.mines) == (4, 4, 2) and self.turns >= 14 else None
 
     def deal(self) -> None:
         """Close all cells; the mines are laid when the first is revealed."""
@@ -124,25 +121,27 @@ class Minesweeper(TextGame):
         if place in self.mined:
             self.cells = ["*" if here in self.mined else shown for here, shown in enumerate(self.cells)]
             return self.turn("A mine.", done=True)
-        self._open(place)
-        won = sum(cell in ".F" for cell in self.cells) == self.mines
-        return self.turn("All safe cells are open." if won else "", success=won)
-
-    def _open(self, place: int) -> None:
-        """Open a cell and, around zeros, all others; flagged cells stay closed."""
         near, todo = neighbours_of(self.rows, self.columns), [place]
-        while todo:
+        while todo:  # around zeros, all cells but flagged ones are opened, too
             here = todo.pop()
             self.cells[here] = str(len(self.mined.intersection(near[here])))
             if self.cells[here] == "0":
                 todo += [other for other in near[here] if self.cells[other] == "."]
+        won = sum(cell in ".F" for cell in self.cells) == self.mines
+        return self.turn("All safe cells are open." if won else "", success=won)
 
     def solve(self) -> str:
         """Return the least risky cell; flags of another policy are removed first."""
         if "F" in self.cells:
             return self._write("flag", self.cells.index("F"))
-        board = tuple(-1 if cell == "." else int(cell) for cell in self.cells)
-        return self._write("reveal", _safest(board, neighbours_of(self.rows, self.columns), self.mines))
+        board = [-1 if cell == "." else int(cell) for cell in self.cells]
+        near = neighbours_of(self.rows, self.columns)
+        risk = risks(board, near, self.mines)
+        least = min(risk.values())
+        equal = [cell for cell in risk if risk[cell] <= least + 1e-9]
+        if least:
+            equal.sort(key=lambda cell: sum(board[other] < 0 for other in near[cell]))
+        return self._write("reveal", equal[0])
 
     def guess(self, rng: random.Random) -> str:
         """Return a closed cell to reveal or to flag, or a flag to remove."""
@@ -179,17 +178,6 @@ def _lay(instance: int, cells: int, mines: int, first: int) -> frozenset[int]:
         if len(mined) == mines:
             break
     return frozenset(mined)
-
-
-@lru_cache(4096)
-def _safest(board: tuple[int, ...], neighbours: Neighbours, mines: int) -> int:
-    """Return the least risky cell; of equal ones the one with the fewest closed cells around it."""
-    if max(board) < 0:
-        return 0
-    risk = risks(board, neighbours, mines)
-    least = min(risk.values())
-    equal = [cell for cell in risk if risk[cell] <= least + 1e-9]
-    return equal[0] if least == 0 else min(equal, key=lambda cell: sum(board[near] < 0 for near in neighbours[cell]))
 
 
 def risks(board: Sequence[int], neighbours: Neighbours, mines: int) -> dict[int, float]:
