@@ -12,7 +12,6 @@ from gymnasium import spaces
 from gym_trl.envs.external.adapter import Adapter, Played
 from gym_trl.errors import ConfigError
 from gym_trl.options import load_function
-from gym_trl.spaces import holds_text
 from gym_trl.text.spaces import UnreadableActionError, check, check_actions, explain, parse, render
 
 _STONES = np.array([".", "x", "o"])
@@ -35,7 +34,7 @@ class PettingZoo(Adapter):
 
     An observation is the player's own as text; on a board with two planes the player's pieces are ``x`` and the other's
     ``o``. Actions are numbers; one that the game's mask does not allow is invalid, and does not reach the game. Actions
-    of other spaces are text, or written as in ``gym_trl.text.spaces``. PettingZoo names no winner: a player has
+    of other spaces are written as in ``gym_trl.text.spaces``. PettingZoo names no winner: a player has
     succeeded with the highest return, shared or not; success is not declared if all are paid alike, unless that is
     nothing.
 
@@ -69,8 +68,7 @@ class PettingZoo(Adapter):
         self.num_seats = len(self._players)
         for player in self._players:
             self._view(player)  # raises NotTextError if observations cannot be converted
-            if not holds_text(space := self._game.action_space(player)):
-                check_actions(space)
+            check_actions(self._game.action_space(player))
         self.instructions = self._rules()
 
     def begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -143,26 +141,25 @@ class PettingZoo(Adapter):
     def _told(self) -> dict[str, Any]:
         """Return what ``info`` says of the player to move."""
         player = self._game.agent_selection
-        info = {"to_move": self._players.index(player)}
-        if isinstance(self._game.action_space(player), spaces.Discrete):
-            return {"admissible_actions": list(self._allowed(player)), **info}
-        return info
+        allowed = self._allowed(player)
+        listed = {} if allowed is None else {"admissible_actions": list(allowed)}
+        return {**listed, "to_move": self._players.index(player)}
 
     def _read(self, player: str, words: str) -> Any:
         """Return the allowed action that a text stands for, or ``None``."""
-        space = self._game.action_space(player)
-        if isinstance(space, spaces.Discrete):
-            return self._allowed(player).get(" ".join(words.split()).casefold())
-        if holds_text(space):
-            return words if words in space else None
+        allowed = self._allowed(player)
+        if allowed is not None:
+            return allowed.get(words.strip())
         try:
-            return parse(space, words)
+            return parse(self._game.action_space(player), words)
         except UnreadableActionError:
             return None
 
-    def _allowed(self, player: str) -> dict[str, int]:
-        """Return the actions that the mask allows the player to move, by their names."""
+    def _allowed(self, player: str) -> dict[str, int] | None:
+        """Return the actions that the mask allows the player to move, by their names; ``None`` if they have none."""
         space, observation = self._game.action_space(player), self._game.observe(player)
+        if not isinstance(space, spaces.Discrete):
+            return None
         mask = observation.get("action_mask") if isinstance(observation, dict) else None
         mask = self._game.infos[player].get("action_mask") if mask is None else mask
         places = range(int(space.n)) if mask is None else np.flatnonzero(mask).tolist()
@@ -188,8 +185,7 @@ class PettingZoo(Adapter):
         marks = ("#", "`", "|", "<", "This environment is part")
         about = next((text for text in texts if text and not text.startswith(marks)), "")
         is_board = self._observe is None and _is_board(self._seen(player)[0])
-        actions = self._game.action_space(player)
-        how = f"Answer with {'text' if holds_text(actions) else explain(actions)}."
+        how = f"Answer with {explain(self._game.action_space(player))}."
         board = "Your pieces are x, the other's o." if is_board else ""
         return "\n".join(part for part in (about, board, f"You are told which player you are. {how}") if part)
 
