@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field
 from functools import lru_cache, partial
 from inspect import signature
 from itertools import accumulate
@@ -16,10 +16,10 @@ import gymnasium as gym
 import numpy as np
 
 from gym_trl.errors import ConfigError, GymTRLError, failures_ignored, raise_interrupt, refused, stops_a_rollout
-from gym_trl.executors.make import EXECUTORS, ExecutorConfig, make_pool
+from gym_trl.executors.make import EXECUTORS, Executor, make_pool
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env
-from gym_trl.options import Envs, ExecutorName, Function, check_options
+from gym_trl.options import Envs, Function, check_options
 from gym_trl.random_play import random_play
 from gym_trl.registration import EnvMaker, EnvSource, cannot_make, env_name, find_maker
 from gym_trl.seeding import OwnGlobalRandom, derive_seed, task_seed
@@ -49,7 +49,7 @@ class Probed(NamedTuple):
     """Instructions without the sentence on the action format."""
     num_instances: dict[str, int | None]
     """Number of instances that ``reset`` can choose from; ``None`` if unknown."""
-    executor: ExecutorConfig
+    executor: Executor
     seats: dict[str, int]
     """Number of seats that are played; 1 unless all seats are."""
 
@@ -132,10 +132,10 @@ class EnvSpec:
             stack.enter_context(refused(f"{env_id} cannot be used: it"))
             yield env
 
-    def probe(self, stepping: ExecutorConfig) -> Probed:
+    def probe(self, executor: Executor | None = None, *, step_timeout: float | None = None) -> Probed:
         """Make each environment once, to report errors before a model is loaded, and choose an executor.
 
-        If ``stepping`` has none, it is the one that meets the needs of all environments (``choose_executor``).
+        Without ``executor`` it is the one that meets the needs of all environments.
 
         If a function is given (``observe``, ``act`` or ``success``), the environment is reset, and each is called once,
         unless its executor has processes or a timeout is given: such an environment may hang or exit, so only the
@@ -151,7 +151,7 @@ class EnvSpec:
         _check_arguments("observe", self.observe, "observation", "info")
         _check_arguments("act", self.act, "text")
         _check_arguments("success", self.success, "info", "return")
-        instructions, num_instances, choices = dict[str, str](), dict[str, int | None](), set[ExecutorName]()
+        instructions, num_instances, choices = dict[str, str](), dict[str, int | None](), set[str]()
         seats = dict[str, int]()
         for env_id in self.weights:
             with self.checked(env_id) as env:
@@ -165,30 +165,29 @@ class EnvSpec:
                         "let the model play all seats (seats='self', --seats self), evaluate it with gym-trl eval "
                         "--against, or have the other seats played by gym_trl.wrappers.Opponent"
                     )
-                self._check_functions(env, stepping)
-                if stepping.executor is None:
+                self._check_functions(env, executor, step_timeout)
+                if executor is None:
                     preferred = attribute_of(env, "preferred_executor") or "thread"
                     if preferred not in EXECUTORS:
                         raise ConfigError(
                             f"{env_id!r} has the preferred_executor {preferred!r}, not one of {tuple(EXECUTORS)}"
                         )
                     choices.add(preferred)
-        if stepping.executor is None:
+        if executor is None:
             executor = max(choices, key=list(EXECUTORS).index)  # which meets the needs of all
-            if stepping.options and executor == "inline":
-                executor = "process"  # inline stepping supports none of them
-            stepping = replace(stepping, executor=executor)
-        make_pool(self.make, stepping).close()  # reports invalid arguments now, not in the first rollout
-        return Probed(instructions, num_instances, stepping, seats)
+            if step_timeout is not None and executor == "inline":
+                executor = "process"  # inline stepping has no timeout
+        make_pool(self.make, executor, step_timeout=step_timeout).close()  # reports invalid arguments now
+        return Probed(instructions, num_instances, executor, seats)
 
-    def _check_functions(self, env: TextEnvironment, stepping: ExecutorConfig) -> None:
+    def _check_functions(self, env: TextEnvironment, executor: Executor | None, step_timeout: float | None) -> None:
         """Call the functions that a user gave on an environment that is reset, as far as ``probe`` says.
 
         What the environment raises is left to the first rollout, which counts it, and so is what ``act`` and
         ``success`` raise. The global random generators are not changed.
         """
-        executor: Any = stepping.executor or attribute_of(env, "preferred_executor") or "thread"
-        apart = executor not in ("inline", "thread") or stepping.reset_timeout or stepping.step_timeout
+        executor = executor or attribute_of(env, "preferred_executor") or "thread"
+        apart = executor not in ("inline", "thread") or step_timeout is not None
         given = any(map(callable, (self.observe, self.act, self.success)))
         if not self.state_keys and (apart or not given):
             return

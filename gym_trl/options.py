@@ -1,6 +1,6 @@
 """Arguments that describe environments and episodes: their checks, and functions that are given by name.
 
-``GymSpec``, ``EnvSpec``, ``ExecutorConfig`` and evaluations share these arguments, so that each is checked here, by its
+``GymSpec``, ``EnvSpec``, ``make_pool`` and evaluations share these arguments, so that each is checked here, by its
 name, before anything is loaded.
 """
 

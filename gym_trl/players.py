@@ -19,7 +19,7 @@ from gym_trl.engines.server import AnswerError, HTTPEngine
 from gym_trl.episode import Episode
 from gym_trl.errors import ConfigError, GymTRLError, PolicyError, described, needs
 from gym_trl.executors.inline import InlinePool
-from gym_trl.executors.make import ExecutorConfig, make_pool
+from gym_trl.executors.make import Executor, make_pool
 from gym_trl.executors.protocol import EnvPool, TextEnvironment
 from gym_trl.history import chat_for
 from gym_trl.options import load_function
@@ -283,7 +283,7 @@ def play_all(
     most_alive: int = 64,
     preamble: Sequence[Message] = (),
     history: History | None = None,
-    executor: ExecutorConfig | None = None,
+    executor: Executor | None = None,
     on_game: Callable[[Game], None] = lambda game: None,
     until: float = float("inf"),
 ) -> list[Game]:

@@ -10,7 +10,6 @@ from typing import Any, Literal, TypedDict
 
 from gym_trl.envspec import EnvSpec, Probed, TaskPlan
 from gym_trl.errors import ConfigError, UntrustedError
-from gym_trl.executors.make import ExecutorConfig
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.history import make_history
 from gym_trl.options import check_options, name_of
@@ -137,7 +136,7 @@ class Setting:
     def probed(self) -> Probed:
         """Properties of the environments, and the executor that steps them."""
         executor: Any = self.executor
-        return self.spec.probe(ExecutorConfig(executor))
+        return self.spec.probe(executor)
 
     @cached_property
     def shorten(self) -> History | None:

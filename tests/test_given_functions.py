@@ -17,7 +17,6 @@ from gym_trl import GymSpec
 from gym_trl.envspec import EnvSpec
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation import evaluate
-from gym_trl.executors.make import ExecutorConfig
 
 assert gym_trl
 
@@ -77,7 +76,7 @@ ENVS = st.sampled_from([Counts, Dicts, Texts, Shell])
 
 def make(env, **options):
     Counts.made.clear()
-    return EnvSpec(env, **options).probe(ExecutorConfig(options.pop("executor", None)))
+    return EnvSpec(env, **options).probe()
 
 
 NOT_TEXT = st.one_of(st.none(), st.integers(), st.binary(max_size=3), st.lists(st.text(max_size=3), max_size=2))
@@ -111,9 +110,7 @@ def test_a_function_of_other_arguments_is_named_in_every_executor(env, function,
     wrong: Any = [function] if name == "wrappers" else function
     for executor in ("inline", "thread", "process"):
         with pytest.raises(ConfigError, match=rf"^{name}(\[0\])? must take \(.*\), got <function .*: "):
-            EnvSpec(env, **{name: wrong}).probe(
-                ExecutorConfig(executor, **({"step_timeout": 9} if executor != "inline" else {}))
-            )
+            EnvSpec(env, **{name: wrong}).probe(executor, step_timeout=None if executor == "inline" else 9)
 
 
 @pytest.mark.parametrize("env", [Counts, Dicts, Texts])
@@ -155,7 +152,7 @@ def test_sound_functions_pass_with_one_instance_that_is_not_stepped(env, names, 
 )
 def test_what_the_environment_raises_is_left_to_the_first_rollout(place, failure, option):
     name, function = option
-    assert EnvSpec(partial(FailingEnv, place, failure, share=1), **{name: function}).probe(ExecutorConfig("inline"))
+    assert EnvSpec(partial(FailingEnv, place, failure, share=1), **{name: function}).probe("inline")
 
 
 def test_a_try_leaves_the_global_generators_and_the_seeds_of_tasks_as_they_are():

@@ -123,7 +123,7 @@ def test_a_setting_says_how_many_seats_are_played() -> None:
 
 def test_a_setting_is_pickled_and_stepped_in_processes() -> None:
     setting = pickle.loads(pickle.dumps(Setting(GUESS, executor="process")))
-    assert setting.probed.executor.executor == "process"
+    assert setting.probed.executor == "process"
     make_pool(setting.spec.make, setting.probed.executor).close()
 
 

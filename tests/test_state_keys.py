@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 from gym_trl.envs.kuhn_poker import KuhnPoker
 from gym_trl.envspec import EnvSpec
 from gym_trl.errors import ConfigError
-from gym_trl.executors.make import ExecutorConfig, make_pool
+from gym_trl.executors.make import make_pool
 from gym_trl.rollout import Episode, rollout, run
 from gym_trl.spaces import AnyText
 from gym_trl.testing import ByteChat, ScriptedEngine
@@ -139,7 +139,7 @@ def test_the_history_is_the_key_of_an_environment_without_one() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: auto(partial(Line, key=lambda position: [position])).probe(ExecutorConfig()),
+        lambda: auto(partial(Line, key=lambda position: [position])).probe("inline"),
         lambda: played(auto(partial(Line, key=lambda position: [position] if position == 2 else position)), "right"),
     ],
     ids=["not hashable", "not hashable later"],

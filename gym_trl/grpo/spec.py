@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 from gym_trl.envs.question_answer import Column, QAEnv, Verifier
 from gym_trl.envspec import EnvSpec, TaskPlan
 from gym_trl.errors import ConfigError
-from gym_trl.executors.make import ExecutorConfig, make_pool
+from gym_trl.executors.make import make_pool
 from gym_trl.executors.protocol import EnvPool, TextEnvironment
 from gym_trl.grpo.credit import Estimator
 from gym_trl.grpo.dataset import make_dataset
@@ -129,8 +129,8 @@ class GymSpec:
         """Environments, as they are made for training."""
         self.options = text | check_options(given)
         """Arguments, all of which are checked."""
-        self._probed = self.env_spec.probe(ExecutorConfig(self.options["executor"], step_timeout=step_timeout))
-        self.executor = self._probed.executor.executor
+        self._probed = self.env_spec.probe(self.options["executor"], step_timeout=step_timeout)
+        self.executor = self._probed.executor
         if len(set(self._probed.seats.values())) > 1:
             raise ConfigError(f"with seats all environments need the same number of them, got {self._probed.seats}")
         # Each level of a curriculum has its own instances, so sample them by seed.
@@ -194,7 +194,7 @@ class GymSpec:
 
     def make_pool(self) -> EnvPool:
         """Return a pool of the environments, with the executor and the timeouts used in training."""
-        return make_pool(self.env_spec.make, self._probed.executor)
+        return make_pool(self.env_spec.make, self.executor, step_timeout=self.options["step_timeout"])
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of a ``GRPOTrainer``."""
@@ -263,10 +263,8 @@ class GymSpec:
                 f"TRL's own loop, which environment_factory uses, does not support {', '.join(given)}: leave it out, "
                 "or give the trainer spec.rollout_func"
             )
-        stepping = self._probed.executor
-        if stepping.executor in ("thread", "process", "ray"):
-            stepping = replace(stepping, workers=1)  # an object has one environment
-        pool = partial(make_pool, config=stepping)
+        workers = 1 if self.executor in ("thread", "process", "ray") else None  # an object has one environment
+        pool = partial(make_pool, executor=self.executor, step_timeout=self.options["step_timeout"], workers=workers)
         tools = replace(self.env_spec, action_format="plain")  # actions of tool calls carry no mark
         factories = {env_id: EnvironmentFactory(tools.make, env_id, make_pool=pool) for env_id in self.weights}
         return factories if len(factories) > 1 else next(iter(factories.values()))
