@@ -134,7 +134,7 @@ class GymGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
         return rewards
 
     def _compare(self, episodes: Sequence[Episode], rewards: Any) -> None:
-        """Note the advantages of the turns of this process's episodes, and the share of the groups without any.
+        """Give the turns of this process's episodes their advantages, and note the share of the groups without any.
 
         What functions pay besides the environment's return belongs to the last turn.
         """
@@ -147,8 +147,9 @@ class GymGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
                 paid = [share * turn.reward for turn in one.turns]
                 paid[-1] += totals[place] - math.fsum(paid)
                 members.append(Turns.of(one, place // self.num_generations, paid, weight=share))
-        everyone: list[Turns] = gather_object(members)
-        before = sum(gather_object([len(members)])[: self.accelerator.process_index])
+        of_processes: list[list[Turns]] = gather_object([members])
+        everyone = [member for some in of_processes for member in some]
+        before = sum(map(len, of_processes[: self.accelerator.process_index]))
         estimator = ESTIMATORS["episode"] if self.gym_rollout_func is None else self.gym_rollout_func.estimator
         values = advantages(everyone, estimator, self.scale_rewards)
         alive = {member.group for member, row in zip(everyone, values, strict=True) if any(row)}
