@@ -10,6 +10,7 @@ from zlib import crc32
 import gymnasium as gym
 import pytest
 import torch
+from datasets import Dataset
 from support import tiny_trainer
 from support.gradient_grid import Ragged, RaggedGame
 from support.law_4 import difference
@@ -369,6 +370,22 @@ def test_evaluations_play_other_tasks_and_whole_games(tmp_path: Path) -> None:
             assert (first.seat, second.seat, first.task) == (0, 1, second.task)
             assert first.paid == -second.paid
     assert any("eval_env/return_seat_1" in log for log in trainer.state.log_history)
+
+
+def test_prompts_without_a_task_get_one_for_each_group_the_same_in_every_evaluation(tmp_path: Path) -> None:
+    """Law 6."""
+    recorder, rows = Recorder(), Dataset.from_dict({"prompt": ["Play."] * 4})
+    grpo = {"eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 8}
+    recorder.train(tmp_path, grpo=grpo, train_dataset=rows, eval_dataset=rows)
+    seeds: dict[str, list[list[int]]] = {"train": [], "eval": []}
+    for rollout in recorder.rollouts:
+        groups = [rollout.episodes[place : place + GROUP] for place in range(0, len(rollout.episodes), GROUP)]
+        assert all(len({one.task.to_json() for one in group}) == 1 for group in groups)
+        seeds[rollout.split].append([group[0].task.seed for group in groups])
+    assert len({seed for step in seeds["train"] for seed in step}) == 4
+    first, second, *again = seeds["eval"]
+    assert [first, second] == again
+    assert not {*first, *second} & {seed for step in seeds["train"] for seed in step}
 
 
 def test_members_of_a_group_are_sampled_apart(tmp_path: Path) -> None:
