@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from copy import deepcopy
 from inspect import Parameter, Signature
 from typing import Any, ClassVar, NamedTuple
 
@@ -213,7 +212,7 @@ class TextGame(gym.Env[str, str]):
         if last is None:
             raise ResetNeeded("call reset() before step()")
         if last.done:
-            step = last._replace(reward=0.0, info=deepcopy(dict(last.info)))
+            step = last._replace(reward=0.0)
         elif len(action) > MAX_LENGTH:
             step = self.reject(f"An action has at most {MAX_LENGTH} characters.")
         else:

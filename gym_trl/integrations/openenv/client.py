@@ -53,7 +53,7 @@ class BrowserGymAction:
 class Fields(dict[str, Any]):
     """Dictionary whose entries are also attributes, as those of typed observations.
 
-    >>> fields = Fields.of({"goal": "click", "messages": [{"content": "hello"}]})
+    >>> fields = json.loads('{"goal": "click", "messages": [{"content": "hello"}]}', object_hook=Fields)
     >>> fields.goal, fields["goal"], fields.messages[0].content, getattr(fields, "url", None)
     ('click', 'click', 'hello', None)
     """
@@ -63,13 +63,6 @@ class Fields(dict[str, Any]):
             return self[name]
         except KeyError:
             raise AttributeError(name) from None
-
-    @classmethod
-    def of(cls, value: Any) -> Any:
-        """Return ``value`` with every dictionary in it converted to this class."""
-        if isinstance(value, dict):
-            return cls({name: cls.of(part) for name, part in value.items()})
-        return [cls.of(part) for part in value] if isinstance(value, list) else value
 
 
 @dataclass
@@ -212,15 +205,13 @@ class EnvClient(Closing):
 
         try:
             self._socket.send(json.dumps({"type": kind, "data": data}))
-            answer = json.loads(self._socket.recv(timeout=max(timeout, 0.01)))
+            answer = json.loads(self._socket.recv(timeout=max(timeout, 0.01)), object_hook=Fields)
             content = answer["data"]
             if answer["type"] == "error":
                 raise ServerError(f"{self.base_url}: {content.get('message')}", content.get("code", ""))
             reward, done, seen = content.get("reward"), content.get("done"), content["observation"]
             about = content.get("metadata") or seen.get("metadata") or {}
-            return StepResult(
-                Fields.of({**seen, "reward": reward, "done": done, "metadata": about}), reward, bool(done)
-            )
+            return StepResult(Fields(seen, reward=reward, done=done, metadata=about), reward, bool(done))
         except BaseException as error:
             if not (isinstance(error, ServerError) and error.code == "VALIDATION_ERROR"):  # then it was not played
                 self._disconnect()
