@@ -1,5 +1,6 @@
 """Hangman for one player: find a word letter by letter."""
 
+import re
 from collections import Counter
 from functools import cache
 from string import ascii_uppercase
@@ -136,9 +137,9 @@ def _reveal(word: str, letters: str) -> str:
 @cache
 def _likeliest(shown: str, missed: str) -> str:
     """Return the letter in the most matching words, then the one with the most different sets of positions."""
-    guessed = (shown + missed).replace("_", "")
-    possible = [word for word in _words(len(shown), len(shown)) if _reveal(word, guessed) == shown]
-    count = Counter(letter for word in possible for letter in {*word}.difference(guessed))
+    pattern = re.compile(shown.replace("_", f"[^{shown}{missed}]"))
+    possible = list(filter(pattern.fullmatch, _words(len(shown), len(shown))))
+    count = Counter(letter for word in possible for letter in {*word}.difference(shown, missed))
     likely = sorted(letter for letter in count if count[letter] == max(count.values()))
     best: str = max(likely, key=lambda letter: len({_reveal(word, letter) for word in possible}))
     return best
