@@ -260,7 +260,8 @@ class Adventure(TextGame):
                     rooms.append(there)
         for is_wanted in (self._helps, self._shows):
             for room in rooms:
-                for command, (verb, name) in self._orders(room).items():
+                orders = sorted(self._orders(room).items(), key=lambda order: order[1][0] == "go")  # after all others
+                for command, (verb, name) in orders:
                     if is_wanted(room, command, verb, name):
                         return first[room] or command
         return "inventory"
