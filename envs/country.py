@@ -48,14 +48,15 @@ _ABOUT = {
     ),
     "company": ("{} makes {}.", _GOODS),
 }
-TOTALS = {
+_JOINED = "orders join customers on customers.id = customer_id join products on products.id = product_id"
+_TOTALS = {
     "the total price of all orders by customers in": ("sum(quantity * price)", "town"),
     "the number of items in all orders by customers in": ("sum(quantity)", "town"),
     "the total price of all orders of products made by": ("sum(quantity * price)", "maker"),
     "the number of items in all orders of products made by": ("sum(quantity)", "maker"),
 }
 """Selection, and the column that names the town or the maker, by the phrase of a question."""
-LOOKUPS = {"the home town of the customer of order": "town", "the maker of the product in order": "maker"}
+_LOOKUPS = {"the home town of the customer of order": "town", "the maker of the product in order": "maker"}
 
 
 class Document(NamedTuple):
@@ -78,12 +79,8 @@ class Question(NamedTuple):
     """Question that takes a number of hops from one fact to the next."""
 
     text: str
-    start: str
-    """Number of an order, name of a document, or expression."""
-    phrases: Sequence[str]
-    """Phrases of the question, each of which leads from a thing to the next."""
-    calculation: str
-    """Expression with the last thing, which is the answer; empty if that is the last thing itself."""
+    calls: Sequence[tuple[str, str]]
+    """Calls that lead to the answer, each a tool and its argument."""
     answer: int
 
 
@@ -115,19 +112,18 @@ class Country:
         ]
         self.tables: dict[str, list[tuple[Any, ...]]] = {"customers": customers, "products": products, "orders": orders}
 
-    def number_of(self, name: str) -> int:
-        """Return the number of the document about a thing."""
+    def _number_of(self, name: str) -> int:
         return next(number for number, document in enumerate(self.documents, 1) if document.name == name)
 
-    def follow(self, phrase: str, name: str) -> str:
+    def _follow(self, phrase: str, name: str) -> str:
         """Return what a phrase with a name means."""
         customers, products, orders = self.tables.values()
-        if phrase in LOOKUPS:
+        if phrase in _LOOKUPS:
             _, customer, item, _ = orders[int(name) - 1]
-            return str(customers[customer - 1][2] if LOOKUPS[phrase] == "town" else products[item - 1][2])
-        if phrase not in TOTALS:
-            return self.documents[self.number_of(name) - 1].facts[phrase]
-        what, column = TOTALS[phrase]
+            return str(customers[customer - 1][2] if _LOOKUPS[phrase] == "town" else products[item - 1][2])
+        if phrase not in _TOTALS:
+            return self.documents[self._number_of(name) - 1].facts[phrase]
+        what, column = _TOTALS[phrase]
         total = 0
         for _, customer, item, quantity in orders:
             _, _, maker, price = products[item - 1]
@@ -141,38 +137,42 @@ class Country:
         if not read and not totals:
             a, b, c, d = (rng.randrange(*ends) for ends in ((1000, 10_000), (100, 1000), (13, 98), (101, 999)))
             expression = f"({a} - {b}) * {c} + {d}"
-            return Question(f"What is {expression}?", expression, (), "{}", (a - b) * c + d)
-        phrases, known = list[str](), [""]
+            return Question(f"What is {expression}?", [("calculate", expression)], (a - b) * c + d)
+        phrases, known, calls = list[str](), [""], list[tuple[str, str]]()
         if looks_up:
             known = [str(rng.choice(self.tables["orders"])[0])]
-            phrases.append(rng.choice(list(LOOKUPS)))
-            known.append(self.follow(phrases[0], known[0]))
+            phrases.append(rng.choice(list(_LOOKUPS)))
+            calls.append(("query", f"select {_LOOKUPS[phrases[0]]} from {_JOINED} where orders.id = {known[0]}"))  # noqa: S608 -- an action
+            known.append(self._follow(phrases[0], known[0]))
         while not known[-1]:
             begin = rng.choice(self.documents)
             known = [begin.name if read or begin.kind != "person" else ""]
-        subjects = list[str]()
         for left in reversed(range(read)):
-            subjects.append(known[-1])
-            kind = self.documents[self.number_of(known[-1]) - 1].kind
+            number = self._number_of(known[-1])
+            calls += [("search", known[-1]), ("open", str(number))]
             wanted = ("town", "person") if left else ("town",) if totals else ("",)
-            phrases.append(rng.choice([phrase for phrase, _, leads_to in _FACTS[kind] if leads_to in wanted]))
-            known.append(self.follow(phrases[-1], known[-1]))
+            facts = _FACTS[self.documents[number - 1].kind]
+            phrases.append(rng.choice([phrase for phrase, _, leads_to in facts if leads_to in wanted]))
+            known.append(self._follow(phrases[-1], known[-1]))
         if totals:
-            of_town = self.documents[self.number_of(known[-1]) - 1].kind == "town"
-            phrases.append(rng.choice([phrase for phrase, (_, by) in TOTALS.items() if (by == "town") is of_town]))
-            known.append(self.follow(phrases[-1], known[-1]))
-        value, calculation = int(known[-1]), ""
-        if value < 100 or len(set(subjects)) < read:
+            of_town = self.documents[self._number_of(known[-1]) - 1].kind == "town"
+            phrases.append(rng.choice([phrase for phrase, (_, by) in _TOTALS.items() if (by == "town") is of_town]))
+            what, column = _TOTALS[phrases[-1]]
+            calls.append(("query", f"select {what} from {_JOINED} where {column} = '{known[-1]}'"))  # noqa: S608 -- an action
+            known.append(self._follow(phrases[-1], known[-1]))
+        value = int(known[-1])
+        if value < 100 or len(set(calls)) < len(calls):
             return None
         thing = " ".join([*reversed(phrases), known[0]])
         text = f"What is {thing}?"
         if calculates:
             factor, summand = rng.randrange(13, 98), rng.randrange(101, 999)
             text = f"Take {thing}, multiply it by {factor} and add {summand}. What is the result?"
-            value, calculation = value * factor + summand, f"{{}} * {factor} + {summand}"
+            calls.append(("calculate", f"{value} * {factor} + {summand}"))
+            value = value * factor + summand
         if any(result in text for result in (*known[1:], str(value))):
             return None
-        return Question(text, known[0], phrases, calculation, value)
+        return Question(text, calls, value)
 
 
 def plans(hops: int) -> list[tuple[int, int, int, int]]:

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any, ClassVar
 
 from gym_trl.envs.arithmetic import calculate
-from gym_trl.envs.country import LOOKUPS, TOTALS, Country
+from gym_trl.envs.country import Country
 from gym_trl.envs.text_game import Step, TextGame
 from gym_trl.errors import ConfigError
 from gym_trl.text import counted
@@ -26,7 +26,6 @@ _TABLES = {
     "products": "id integer primary key, name text, maker text, price integer",
     "orders": "id integer primary key, customer_id integer, product_id integer, quantity integer",
 }
-_JOINED = "orders join customers on customers.id = customer_id join products on products.id = product_id"
 _SELECT = re.compile(r"(?:select|with|values)\b.*", re.IGNORECASE)
 _ONLY_SELECT = "only select is allowed, from the three tables, with plain functions"
 _FUNCTIONS = str.split(
@@ -197,25 +196,10 @@ class ToolUse(TextGame):
         return "\n".join([*lines, *(["More rows are not shown."] if len(found) > _MOST_ROWS else [])])
 
     def solve(self) -> str:
-        """Return the call for the first fact of the question that was not shown yet, or the answer."""
-        question, country = self.country.question, self.country
-        name = question.start
-        for phrase in question.phrases:
-            if phrase in LOOKUPS:
-                call = "query", f"select {LOOKUPS[phrase]} from {_JOINED} where orders.id = {name}"  # noqa: S608 -- an action
-            elif phrase in TOTALS:
-                what, column = TOTALS[phrase]
-                call = "query", f"select {what} from {_JOINED} where {column} = '{name}'"  # noqa: S608 -- an action
-            else:
-                call = "open", str(country.number_of(name))
-                if not self.called & {call, ("search", name)}:
-                    call = "search", name
-            if call not in self.called:
-                return ": ".join(call)
-            name = country.follow(phrase, name)
-        if question.calculation and ("calculate", question.calculation.format(name)) not in self.called:
-            return f"calculate: {question.calculation.format(name)}"
-        return f"answer: {question.answer}"
+        """Return the first call that the question needs and whose result was not shown yet, or the answer."""
+        question = self.country.question
+        left = (": ".join(call) for call in question.calls if call not in self.called)
+        return next(left, f"answer: {question.answer}")
 
     def guess(self, rng: random.Random) -> str:
         """Return a random call."""
