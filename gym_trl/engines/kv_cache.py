@@ -58,6 +58,15 @@ class Block:
         """Number of ids to be computed before the next is sampled."""
         return self.length - self.computed
 
+    def append(self, ids: TokenIds) -> bool:
+        """Append ids, and return whether there was room for them."""
+        end = self.length + len(ids)
+        if end > self.capacity:
+            return False
+        self.ids[self.length : end] = ids
+        self.length = end
+        return True
+
     def common(self, ids: Ids) -> int:
         """Return the number of ids with which both sequences begin."""
         length = min(self.length, len(ids))
@@ -138,21 +147,6 @@ class KVCache:
                 shared = 0
         block.ids[: len(ids)] = ids
         block.length, block.computed = len(ids), shared
-        return block
-
-    def append(self, block: Block, ids: TokenIds) -> Block | None:
-        """Append ids, and return the block or a larger one in its place, or ``None`` if there is no space now."""
-        if block.length + len(ids) > block.capacity:
-            larger = self._place(_capacity(block.length + len(ids)), keep=block)
-            if larger is None:
-                return None
-            self._copy(block, larger, block.computed)
-            larger.ids[: block.length] = block.ids[: block.length]
-            larger.length, larger.computed = block.length, block.computed
-            self.free(block)
-            block = larger
-        block.ids[block.length : block.length + len(ids)] = ids
-        block.length += len(ids)
         return block
 
     def release(self, block: Block, owner: str) -> None:

@@ -183,17 +183,11 @@ class TransformersEngine(Engine):
 
     def _step(self, cache: KVCache) -> list[Completion]:
         """Compute one pass, sample from it, and return the requests that have ended."""
+        for row in self._running[::-1]:  # the id that was sampled last joins the sequence
+            if row.block and not row.block.append(row.sampled[row.block.length - len(row.prompt) :]):
+                self._leave(row)
+                self._waiting.insert(0, row)  # it comes back with a larger block, when there is space
         self._admit(cache)
-        for row in list(self._running):  # the id that was sampled last joins the sequence
-            while row.block is not None and (unread := row.sampled[row.block.length - len(row.prompt) :]):
-                if (extended := cache.append(row.block, unread)) is not None:
-                    row.block = extended
-                else:  # the newest waits, and goes on from what has been computed of it
-                    postponed = self._running[-1]
-                    self._leave(postponed)
-                    self._waiting.insert(0, postponed)
-        if not self._running:  # one that filled half of the memory comes back with all of it
-            self._admit(cache)
         pieces, asking, room = [], [], _STEP_TOKENS
         # Rows that sample come first, so that a long prompt does not hold them up.
         by_missing = sorted(((row, row.block) for row in self._running if row.block), key=lambda pair: pair[1].missing)
