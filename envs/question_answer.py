@@ -22,9 +22,8 @@ Column: TypeAlias = str | Callable[[Row], Any]
 """A column's name, a format string such as ``"Q: {question}"``, a function of the row, or its name
 ``"package.module:function"``."""
 
-_ANSWER_ONLY = "Answer with the final answer and nothing else."
 _VERIFIERS: Mapping[str, tuple[Verifier, str]] = {
-    "exact": (verifiers.exact, _ANSWER_ONLY),
+    "exact": (verifiers.exact, "Answer with the final answer and nothing else."),
     "numeric": (verifiers.numeric, "Answer with one number and nothing else."),
     "math": (verifiers.same_value, "Answer with one mathematical expression in LaTeX and nothing else."),
 }
@@ -72,18 +71,20 @@ class QAEnv(TextGame):
     ) -> None:
         super().__init__(turns=turns)
         self.rows: Sequence[Row] = _rows_of(dataset)
-        self.verify, self._verifier = verify, find_verifier(verify)
+        self._verifier = find_verifier(verify)
+        name = verify.partition(":")[0] if isinstance(verify, str) else ""
+        self._compares = name in _VERIFIERS  # with the row's answer
+        _, self._format = _VERIFIERS.get(name, _VERIFIERS["exact"])
         self._prompt = _reader("prompt", prompt, self.rows[0])
         self._answers = None if answer is None else _reader("answer", answer, self.rows[0])
-        if answer is None and _name(verify) in _VERIFIERS:
+        if answer is None and self._compares:
             raise ConfigError(f"verify={verify!r} compares with an answer: give answer=, a column's name")
 
     @property
     def instructions(self) -> str:
         """Form of an answer, and the number of tries."""
-        _, sentence = _VERIFIERS.get(_name(self.verify), (None, _ANSWER_ONLY))
         tries = f" You have {self.turns} tries; each after the first costs a reward of 1." if self.turns > 1 else ""
-        return f"{sentence}{tries}"
+        return f"{self._format}{tries}"
 
     @property
     def loss_return(self) -> float:  # type: ignore[override]
@@ -98,7 +99,7 @@ class QAEnv(TextGame):
     @property
     def optimal_success(self) -> float | None:
         """1 if the row's answer is right by definition, else unknown."""
-        return 1.0 if _name(self.verify) in ("exact", "numeric", "math") else None
+        return 1.0 if self._compares else None
 
     @property
     def preferred_executor(self) -> str:  # type: ignore[override]
@@ -111,7 +112,7 @@ class QAEnv(TextGame):
         with apart_from_the_model("reading the row"):
             self._question = self._read("prompt", self._prompt)
             self._answer = None if self._answers is None else self._read("answer", self._answers)
-        if _name(self.verify) in _VERIFIERS:  # otherwise only some members of a group would be scored
+        if self._compares:  # otherwise only some members of a group would be scored
             try:
                 self._verifier("", self._answer, self._row)
             except ConfigError as error:
@@ -210,10 +211,6 @@ def find_verifier(verify: Verifier | str) -> Verifier:
             f"{did_you_mean(name, _VERIFIERS)}"
         )
     return load_function(verify)
-
-
-def _name(verify: Verifier | str) -> str:
-    return verify.partition(":")[0] if isinstance(verify, str) else ""
 
 
 def _text(answer: Any) -> str:
