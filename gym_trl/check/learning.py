@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import cycle
 from typing import Any
 
+from gym_trl.chat import Chat
 from gym_trl.check.contract import Finding, error, step_seconds, warning
 from gym_trl.check.evidence import CONSTANTS, Evidence, blind_of, shown, steps_of
 from gym_trl.envspec import END_AFTER_INVALID
 from gym_trl.episode import Episode
 from gym_trl.intervals import interval
-from gym_trl.players import Game, ModelPlayer, TextPlayer, TextPolicy, play_all, player
+from gym_trl.players import Game, TextPlayer, TextPolicy, play_all, player
 from gym_trl.random_play import Act, random_play, solve
 from gym_trl.seeding import task_seed
 from gym_trl.spaces import holds_text
@@ -189,7 +190,7 @@ def model(it: Evidence) -> Iterator[Finding]:
             on_game=lambda game: it.on_play("the model"),
         )
         begun = [one.segments[0] for game in games for one in game.episodes if one.segments]
-        if begun and isinstance(made, ModelPlayer):  # with control tokens
+        if begun and isinstance(made.chat, Chat):  # with control tokens
             it.prompt = made.chat.encoder.decode(begun[0].prompt_ids)
     turns = [turn for game in games for one in game.episodes for turn in one.turns]
     groups = [games[at : at + GROUP_SIZE] for at in range(0, len(games), GROUP_SIZE)]
