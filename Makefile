@@ -37,16 +37,16 @@ demo-lm: setup $(VENV)/.has-lm
 # The checks run beside the tests, or one core would wait for them.
 test: setup
 	@{ $(RUN) ruff check . && $(RUN) ruff format --check . && $(VENV)/bin/lint-imports && $(RUN) mypy; } >$(VENV)/checks.log 2>&1 & checks=$$!; \
-	$(PYTEST) -m "not full" $(ARGS); tests=$$?; \
+	$(PYTEST) -m "not slow" $(ARGS); tests=$$?; \
 	wait $$checks; checks=$$?; cat $(VENV)/checks.log; exit $$((tests + checks))
 
 # The real vLLM runs by itself: it takes much memory, and its settings stay in the process. It is installed after the
 # other tests, because TRL imports an installed vLLM, which takes longer than all else it imports. The others often wait
 # for servers, browsers and processes of their own: a third process uses the cores meanwhile.
 test-full: setup $(LISTS) $(PEERS) $(OLDEST) $(if $(ARGS),$(VLLM))
-	$(PYTEST) --numprocesses 3 -m "(full or both) and not vllm" $(ARGS)
+	$(PYTEST) --numprocesses 3 -m '(slow or hypothesis) and not needs(package="vllm")' $(ARGS)
 	$(if $(ARGS),,$(MAKE) $(VLLM))
-	$(if $(ARGS),,$(PYTEST) -m vllm $(shell grep -rl mark.vllm tests))
+	$(if $(ARGS),,$(PYTEST) -m 'needs(package="vllm")' $(shell grep -rl 'package="vllm"' tests))
 
 # How many of the changes that break a law no test notices: `make mutants ARGS="--sample 3"` tries three a law.
 mutants: setup

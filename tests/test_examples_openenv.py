@@ -11,7 +11,7 @@ from support.free_port import free_port
 from gym_trl.testing import save_tiny
 
 pytest.importorskip("openenv", reason="openenv is not installed: make test-full does it")
-pytestmark = [pytest.mark.openenv, pytest.mark.trl, pytest.mark.processes]
+pytestmark = pytest.mark.needs(package="openenv")
 
 TESTS = Path(__file__).parent
 SMALL = [

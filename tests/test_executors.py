@@ -34,8 +34,7 @@ from gym_trl.rollout import rollout
 from gym_trl.testing import ByteChat, FaultyEngine, FaultyEnv, ScriptedEngine
 from gym_trl.types import EnvFailure, StepResult, StopReason, Task, UnfinishedResponse
 
-elsewhere = pytest.mark.processes
-IN_PROCESSES = [pytest.param("process", marks=elsewhere), pytest.param("ray", marks=[elsewhere, pytest.mark.ray])]
+IN_PROCESSES = [pytest.param("process"), pytest.param("ray", marks=pytest.mark.needs(package="ray"))]
 WAYS = ["exits", "hangs"]
 """Ends of a worker; of a thread the first would be that of this process."""
 WITH_WORKERS = ["thread", *IN_PROCESSES]
@@ -323,7 +322,6 @@ def test_episodes_of_a_lost_worker_equal_episodes_alone(executor, way, pool_of):
         assert shown(together[key]) == expected
 
 
-@elsewhere
 def test_a_process_that_is_killed_between_two_calls_costs_no_episode_that_can_be_repeated(pool_of):
     with pool_of("process", lambda _: Walk(), workers=1) as pool:
         begun = play(pool, {key: [Task("Walk", ord(key)), "go"] for key in "abc"}, release=False)
@@ -335,7 +333,6 @@ def test_a_process_that_is_killed_between_two_calls_costs_no_episode_that_can_be
     assert all(shown([*begun[key], after[key]]) == shown(alone[key]) for key in "bc")
 
 
-@elsewhere
 def test_a_failure_of_a_repeated_call_is_not_scored(pool_of, tmp_path):
     with pool_of("process", lambda _: Walk(), workers=1) as pool:
         play(pool, {"a": [Task("Walk", 0, {"exits": 1})], "b": [Task("Walk", 0), f"once {tmp_path}/x"]}, release=False)
@@ -348,7 +345,7 @@ def test_a_failure_of_a_repeated_call_is_not_scored(pool_of, tmp_path):
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("executor", ["thread", pytest.param("process", marks=elsewhere)])
+@pytest.mark.parametrize("executor", ["thread", "process"])
 def test_the_time_of_a_step_begins_when_its_worker_is_free(executor, pool_of):
     with pool_of(executor, lambda _: Walk(), workers=1, step_timeout=1.5) as pool:
         played = play(pool, {str(number): [Task("Walk", number), "nap 0.4"] for number in range(5)})
@@ -368,7 +365,6 @@ def give_up(pool: EnvPool, key: str, action: str, after: float = 0.1) -> None:
     run(cancelled())
 
 
-@elsewhere
 def test_a_call_that_is_given_up_frees_its_worker_when_it_returns(pool_of):
     """Law 12."""
     with pool_of("process", lambda _: Walk(), workers=1) as pool:
@@ -379,7 +375,7 @@ def test_a_call_that_is_given_up_frees_its_worker_when_it_returns(pool_of):
         assert once(pool, "pid", "b").observation == pid
 
 
-@pytest.mark.parametrize("executor", ["thread", pytest.param("process", marks=elsewhere)])
+@pytest.mark.parametrize("executor", ["thread", "process"])
 @pytest.mark.parametrize("next_rollout", [False, True])
 def test_a_call_that_is_given_up_and_hangs_holds_nobody_up(executor, next_rollout, pool_of, monkeypatch):
     """Law 12: its worker is replaced, after a while or by the next rollout."""
@@ -502,7 +498,6 @@ class TestAProcess:
             assert isinstance(once(pool, Task("Obedient", 0)), StepResult)  # it can be used again
 
 
-@elsewhere
 def test_the_end_of_a_process_is_noticed_although_a_fork_lives_on(pool_of):
     with pool_of("process", lambda _: Obedient(), workers=1) as pool:
         once(pool, Task("Obedient", 0))
@@ -522,7 +517,6 @@ HOW
 """
 
 
-@elsewhere
 def test_a_program_that_ends_without_closing_leaves_no_process_behind():
     ways = ["", "raise SystemExit(1)", "os.kill(os.getpid(), 9)"]
     programs = [
@@ -535,7 +529,6 @@ def test_a_program_that_ends_without_closing_leaves_no_process_behind():
         assert all(map(gone, pids)), how
 
 
-@elsewhere
 def test_a_process_runs_no_module_of_the_working_directory(tmp_path, monkeypatch):
     for name in (*sys.stdlib_module_names, "cloudpickle", "gym_trl", "gymnasium", "numpy", "theirs"):
         (tmp_path / f"{name}.py").write_text("open('ran', 'w').close()\n")

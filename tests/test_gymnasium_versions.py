@@ -10,9 +10,7 @@ import pytest
 SCRIPT = Path(__file__).parent / "support" / "on_any_gymnasium.py"
 
 
-@pytest.mark.full
-@pytest.mark.processes
-@pytest.mark.trl
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["1.1.0"])
 def test_games_words_wrappers_vectors_and_specs_work_with(version: str, tmp_path: Path) -> None:
     folder = Path(sys.prefix) / f"gymnasium-{version}"

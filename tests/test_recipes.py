@@ -21,9 +21,7 @@ def steps_of(run):
     return [json.loads(line)["step"] for line in lines]
 
 
-@pytest.mark.full
-@pytest.mark.trl
-@pytest.mark.processes
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.stem)
 def test_a_recipe_leaves_runs_that_the_viewer_opens(recipe, tmp_path):
     done = warm.run(recipe, "--steps=1", f"--output={tmp_path}", *SMALL.get(recipe.stem, []))
@@ -36,9 +34,7 @@ def test_a_recipe_leaves_runs_that_the_viewer_opens(recipe, tmp_path):
         assert page.stat().st_size > 10_000
 
 
-@pytest.mark.full
-@pytest.mark.trl
-@pytest.mark.processes
+@pytest.mark.slow
 def test_a_resumed_training_appends_to_its_records(tmp_path):
     for steps in (2, 3):
         done = warm.run(ROOT / "recipes" / "own_environment.py", f"--steps={steps}", f"--output={tmp_path}")

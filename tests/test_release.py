@@ -16,9 +16,7 @@ def test_the_changelog_begins_with_the_version_of_the_project():
     assert newest[1] in {PROJECT["version"].partition(".dev")[0], "Unreleased"}
 
 
-@pytest.mark.full
-@pytest.mark.trl
-@pytest.mark.processes
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_wheel_is_installed_plays_and_trains(tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_CONSTRAINT", str(release.ROOT / "constraints.txt"))  # which has PyTorch's build for CPUs

@@ -22,7 +22,7 @@ from gym_trl.errors import ConfigError
 from gym_trl.sandbox import Sandbox, SandboxLimits, bubblewrap_problem
 from gym_trl.sandbox.system_calls import MACHINES, NEW, NEW_ALLOWED, denied_calls, seccomp_filter
 
-pytestmark = pytest.mark.code
+pytestmark = pytest.mark.needs(package="bubblewrap")
 
 HEADERS = {"x86_64": "/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "aarch64": "/usr/include/asm-generic/unistd.h"}
 

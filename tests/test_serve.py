@@ -16,7 +16,7 @@ from gym_trl.integrations.openenv.server import make_app, serve
 from gym_trl.wrappers.as_text import as_text
 
 pytest.importorskip("openenv", reason="openenv is not installed: make test-full does it")
-pytestmark = [pytest.mark.openenv, pytest.mark.processes, pytest.mark.timeout(100)]
+pytestmark = [pytest.mark.needs(package="openenv"), pytest.mark.timeout(100)]
 
 make: Any = gym.make  # whose type knows only its own arguments
 MISBEHAVING = f"{Path(__file__).parent / 'support' / 'misbehaving.py'}:Misbehaving"

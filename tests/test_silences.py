@@ -13,7 +13,6 @@ from trl import GRPOConfig, GRPOTrainer
 from gym_trl import GymGRPOTrainer, GymSpec
 from gym_trl.errors import ConfigError, GymTRLError
 
-pytestmark = pytest.mark.trl
 HERE = Path(__file__)
 LINE = rf"{HERE.name}:\d+"
 

@@ -47,14 +47,14 @@ def held():
     }
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.skipif(not OPEN.is_dir(), reason="open files are counted in /proc")
 @pytest.mark.parametrize(
     ("executor", "rollouts"),
     [
         ("inline", 25),
         ("thread", 10),
-        pytest.param("process", 10, marks=pytest.mark.processes),
+        ("process", 10),
     ],
 )
 def test_rollouts_leave_nothing_behind_also_where_episodes_fail(executor, rollouts):
@@ -75,9 +75,8 @@ def test_rollouts_leave_nothing_behind_also_where_episodes_fail(executor, rollou
     assert after["blocks"] - before["blocks"] < 4 * episodes
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.skipif(not OPEN.is_dir(), reason="open files are counted in /proc")
-@pytest.mark.processes
 def test_pools_that_are_closed_leave_no_file_thread_or_process_behind():
     def once(executor):
         with make_pool(gym.make, executor=executor, workers=2) as pool:

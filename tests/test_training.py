@@ -26,7 +26,6 @@ from gym_trl.setting import Setting
 from gym_trl.testing import save_tiny
 from gym_trl.training import TrainingStopped, choose, last_checkpoint, train
 
-pytestmark = pytest.mark.trl
 GUESS = "TrlEnv/GuessNumber-v0"
 
 
@@ -250,8 +249,7 @@ def test_a_second_signal_aborts_and_the_run_goes_on_from_its_last_checkpoint(
     assert learnt(folder) == learnt(finished)
 
 
-@pytest.mark.full
-@pytest.mark.processes
+@pytest.mark.slow
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(finished: Path, tmp_path: Path, fuse: Path) -> None:
     ran = run_alone(tmp_path / "run", eval_episodes=4, env_kwargs={"fuse": str(fuse), "burns": 500, "sends": "SIGKILL"})
     folder = tmp_path / "run"
@@ -330,8 +328,7 @@ def run_alone(folder: Path, *launcher: str, **given: Any) -> "subprocess.Complet
     )
 
 
-@pytest.mark.full
-@pytest.mark.processes
+@pytest.mark.slow
 def test_two_processes_stop_after_the_same_step_and_the_first_one_writes(tmp_path: Path, fuse: Path) -> None:
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     sends = {"fuse": str(fuse), "burns": 7, "sends": "SIGINT", "rank": 1}
@@ -400,7 +397,7 @@ def test_both_seats_of_a_game_are_trained(tmp_path: Path) -> None:
     assert {one["seat"] for one in lines(tmp_path, "rollouts.jsonl") if one["split"] == "train"} == {0, 1}
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_the_tiny_model_learns_small_letters(tmp_path: Path) -> None:
     sizes: dict[str, Any] = {"steps": 60, "groups": 4, "num_generations": 8, "eval_episodes": 32}
     done = train_fused(tmp_path / "run", **sizes)

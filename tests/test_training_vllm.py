@@ -16,9 +16,7 @@ SMALL = ["--groups=2", "--num_generations=4", "--eval_episodes=8", "--max_tokens
 GUESS = ["train", "TrlEnv/GuessNumber-v0", *SMALL]
 RATIO = "sampling/importance_sampling_ratio"
 pytestmark = [
-    pytest.mark.vllm,
-    pytest.mark.trl,
-    pytest.mark.processes,
+    pytest.mark.needs(package="vllm"),
 ]
 
 

@@ -124,7 +124,7 @@ def test_math_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatc
         find_verifier("math")("42", 42, {})
 
 
-@pytest.mark.external
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("response", "answer", "right"),
     [

@@ -20,7 +20,6 @@ from gym_trl.training import train
 from gym_trl.types import Message
 from gym_trl.warm_start import NOT_TRAINED, check_source, demonstrations, imitate, rows_of, rows_of_all
 
-pytestmark = pytest.mark.trl
 GUESS = Setting(
     "TrlEnv/GuessNumber-v0", env_kwargs={"high": 8, "turns": 4}, action_format="plain", system_prompt="Play."
 )

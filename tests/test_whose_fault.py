@@ -208,7 +208,6 @@ def test_an_exception_of_a_signal_handler_ends_the_rollout():
         signal.signal(signal.SIGTERM, before)
 
 
-@pytest.mark.processes
 @pytest.mark.parametrize(
     ("action", "reason"),
     [
@@ -305,7 +304,6 @@ def test_a_module_that_ends_the_program_when_it_is_imported_is_refused(tmp_path,
 
 
 @pytest.mark.usefixtures("quiet")
-@pytest.mark.processes
 def test_an_interrupt_passes_through_all_that_plays():
     class Interrupted(FailingEnv):
         def step(self, action):

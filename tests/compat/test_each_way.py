@@ -11,7 +11,7 @@ FOLDER = Path(__file__).parent
 TRL_ENV = Path(__file__).parents[2] / ".venv/.peers/trl-env"
 ROUTES = ("trl_env", "legacy")
 
-pytestmark = [pytest.mark.trl, pytest.mark.processes, pytest.mark.full]
+pytestmark = pytest.mark.slow
 needs_trl_env = pytest.mark.skipif(
     not (TRL_ENV / "trl_env").is_dir(), reason="trl-env is not there: make .venv/.peers/trl-env"
 )

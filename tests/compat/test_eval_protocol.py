@@ -191,9 +191,7 @@ def report(tmp_path_factory):
     return json.loads((folder / "report.json").read_text())
 
 
-@pytest.mark.eval_protocol
-@pytest.mark.trl
-@pytest.mark.processes
+@pytest.mark.slow
 def test_the_page_of_the_documentation_trains_on_the_score_of_its_test_and_is_logged(report):
     assert len(report["page"]) == 2
     columns = report["columns"]
@@ -297,7 +295,6 @@ def train(tmp_path, reward_func, **given):
     return kept
 
 
-@pytest.mark.trl
 @pytest.mark.filterwarnings("ignore:You are using 'rollout_func'")
 def test_a_group_plays_one_task_in_its_container_and_every_row_has_exact_columns(tmp_path):
     rewards = []
@@ -340,7 +337,6 @@ def test_a_group_plays_one_task_in_its_container_and_every_row_has_exact_columns
     assert len({reward for given in rewards for reward in given}) > 1
 
 
-@pytest.mark.trl
 @pytest.mark.filterwarnings("ignore:You are using 'rollout_func'")
 def test_an_episode_whose_server_is_gone_is_no_number(tmp_path):
     [columns, _] = train(

@@ -26,7 +26,7 @@ from gym_trl.integrations.code_agent import (
 )
 from gym_trl.testing import tiny_tokenizer
 
-pytestmark = pytest.mark.code
+pytestmark = pytest.mark.needs(package="bubblewrap")
 
 TOKENIZER = tiny_tokenizer()
 EOS = TOKENIZER.eos_token_id
@@ -334,7 +334,6 @@ def trained(tmp_path_factory):
     return json.loads((folder / "trained.json").read_text())
 
 
-@pytest.mark.trl
 @pytest.mark.parametrize("way", ["code agent", "own rollout", "continued", "game"])
 def test_two_grpo_steps_train_on_what_was_sampled_and_on_nothing_else(trained, way):
     told = trained[way]
@@ -353,7 +352,6 @@ def test_two_grpo_steps_train_on_what_was_sampled_and_on_nothing_else(trained, w
         assert sorted(told["won"]) == [False] * 8 + [True] * 8
 
 
-@pytest.mark.trl
 def test_rows_that_were_encoded_again_and_other_distributions_are_refused(trained):
     for wrong in ("encoded again", "too few", "colder", "both"):
         assert trained[wrong] == "ConfigError"

@@ -23,8 +23,7 @@ from gym_trl.types import FinishReason, Request, StopReason, Task
 from gym_trl.wrappers import ParseAction
 
 pytestmark = [
-    pytest.mark.vllm,
-    pytest.mark.processes,
+    pytest.mark.needs(package="vllm"),
 ]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_vllm_server.py"
@@ -194,7 +193,6 @@ def test_a_cancelled_request_is_not_generated_on(server, tiny):
     assert any(tokens_until_cancelled(server, tiny, seed) < CONTEXT / 2 for seed in range(50))
 
 
-@pytest.mark.trl
 def test_the_example_runs_with_it(server, tiny, tmp_path):
     """All but the way of the weights: TRL sends them over NCCL, for which both sides need a GPU."""
     printed = vllm_run.run(

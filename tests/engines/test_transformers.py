@@ -8,9 +8,9 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from support import tiny_trainer
-from support.lanes import examples, in_full
+from support.lanes import examples
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from gym_trl import GymSpec
@@ -178,7 +178,7 @@ CASES = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=in_full(20, fast=8))
+@examples(40)
 @given(CASES)
 def test_joins_cancels_and_evictions_change_no_response(case):
     """Law 5, law 8, and the limit of the memory."""

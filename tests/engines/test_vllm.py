@@ -26,7 +26,7 @@ from gym_trl.types import FinishReason, Request, Task
 from gym_trl.wrappers import ParseAction
 
 pytestmark = [
-    pytest.mark.vllm,
+    pytest.mark.needs(package="vllm"),
     # What vLLM's own imports and its CPU backend say (swig types, torch's deprecations); none of it is about us.
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning"),
 ]

@@ -6,7 +6,7 @@ from support.lanes import examples
 
 from gym_trl.envs.code_agent import CodeAgent, grade
 
-pytestmark = pytest.mark.code
+pytestmark = pytest.mark.needs(package="bubblewrap")
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 8))

@@ -43,7 +43,7 @@ def test_discs_fall_and_a_line_wins_on_any_board(moves: list[int], rows: int, co
     ("rows", "cols", "connect", "value"),
     [
         *[(2, 2, 2, 1), (3, 3, 3, 0), (3, 4, 3, 1), (4, 4, 3, 1), (3, 4, 4, 0), (2, 5, 4, 0), (4, 5, 3, 1)],
-        pytest.param(4, 4, 4, 0, marks=pytest.mark.full),
+        pytest.param(4, 4, 4, 0, marks=pytest.mark.slow),
     ],
 )
 def test_a_solved_board_has_its_known_value(rows: int, cols: int, connect: int, value: int) -> None:

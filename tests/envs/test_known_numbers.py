@@ -13,7 +13,7 @@ from gym_trl.wrappers import Opponent
 
 
 def row(*values: Any, slow: bool = False) -> Any:
-    return pytest.param(*values, marks=[pytest.mark.full] if slow else [])
+    return pytest.param(*values, marks=[pytest.mark.slow] if slow else [])
 
 
 LENGTHS = [
@@ -102,7 +102,7 @@ def test_no_strategy_gets_more_of_perfect_poker_than_kuhn_says(seat: int, value:
     assert max(values) == pytest.approx(value)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_the_solver_of_minesweeper_wins_as_often_as_published_ones() -> None:
     env = game("Minesweeper")
     won = [play(env, env.solver(), seed=seed)[-1][-1]["success"] for seed in range(150)]

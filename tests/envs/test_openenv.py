@@ -21,7 +21,7 @@ from gym_trl.players import TextPlayer, play_all
 from gym_trl.types import StopReason, Task
 
 pytest.importorskip("openenv", reason="openenv is not installed: make test-full does it")
-pytestmark = [pytest.mark.openenv, pytest.mark.processes, pytest.mark.timeout(100)]
+pytestmark = [pytest.mark.needs(package="openenv"), pytest.mark.timeout(100)]
 
 make: Any = gym.make  # whose type knows only its own arguments
 

@@ -122,8 +122,7 @@ def test_a_fault_of_the_data_or_of_a_column_is_not_the_models() -> None:
             env.reset(options={"instance": 1})
 
 
-@pytest.mark.trl
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_tiny_model_trains_on_questions_of_which_one_is_broken(tmp_path: Path) -> None:
     from support.tiny_trainer import make as make_trainer
 

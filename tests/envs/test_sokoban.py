@@ -38,8 +38,8 @@ def fewest_moves(observation: str) -> int:
     ("arguments", "games"),
     [
         ({"difficulty": "easy"}, 30),
-        pytest.param({}, 60, marks=pytest.mark.full),
-        pytest.param({"difficulty": "hard"}, 3, marks=pytest.mark.full),
+        pytest.param({}, 60, marks=pytest.mark.slow),
+        pytest.param({"difficulty": "hard"}, 3, marks=pytest.mark.slow),
     ],
 )
 def test_every_room_is_solved_in_its_declared_moves(arguments: dict[str, Any], games: int) -> None:

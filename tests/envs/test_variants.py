@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 from support.games import fewest_actions, game, mean_return, rows_of
-from support.lanes import in_full
 
 from gym_trl.testing import check_text_env, play
 
@@ -66,7 +65,7 @@ SOLVED: list[tuple[str, dict[str, Any]]] = [
 """Puzzles that show everything, where the solver's solution is a shortest one."""
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "arguments"), rows_of(VARIANTS))
 def test_a_variant_keeps_every_promise(name: str, arguments: dict[str, Any]) -> None:
     check_text_env(lambda: game(name, **arguments), episodes=20)
@@ -87,12 +86,12 @@ def test_every_instance_is_another_game(name: str, arguments: dict[str, Any]) ->
     assert len(played) == env.num_instances
 
 
-@pytest.mark.both
+@pytest.mark.parametrize("games", [5, pytest.param(40, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("name", "arguments"), rows_of(SOLVED))
-def test_no_actions_win_sooner_than_the_solvers(name: str, arguments: dict[str, Any]) -> None:
+def test_no_actions_win_sooner_than_the_solvers(name: str, arguments: dict[str, Any], games: int) -> None:
     env = game(name, **arguments)
     count = env.num_instances or 10**6
-    for instance in range(0, count, max(1, count // in_full(40, fast=5))):
+    for instance in range(0, count, max(1, count // games)):
         env.reset(options={"instance": instance})
         fewest = fewest_actions(env)
         assert fewest == len(play(env, env.solver(), options={"instance": instance})[1:])

@@ -10,8 +10,6 @@ import torch
 from gym_trl.grpo.adapters import merged_adapter, sync_weights
 from gym_trl.testing import tiny_model, tiny_tokenizer
 
-pytestmark = pytest.mark.trl
-
 
 def adapted(dtype="float32"):
     """Return a tiny model with an adapter that changes its scores."""

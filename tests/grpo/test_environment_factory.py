@@ -21,7 +21,6 @@ from gym_trl import GymGRPOTrainer, GymSpec, StopReason
 from gym_trl.errors import ConfigError, InfrastructureError, TaskError
 from gym_trl.testing import tiny_model, tiny_tokenizer
 
-pytestmark = pytest.mark.trl
 GUESS, PENALTY, TURNS, OVER = "TrlEnv/GuessNumber-v0", 0.25, 4, "The game is over."
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_tools.py"
 
@@ -319,8 +318,7 @@ def test_an_unscored_episode_moves_no_weight_with_any_reward_function(tmp_path: 
     assert trainer.state.log_history[0]["env/unscored"] == 1.0
 
 
-@pytest.mark.full
-@pytest.mark.processes
+@pytest.mark.slow
 def test_the_example_trains_and_a_model_without_calls_has_lost(tmp_path: Path) -> None:
     tokenizer = tool_tokenizer()
     tokenizer.save_pretrained(tmp_path / "tiny")

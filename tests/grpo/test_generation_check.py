@@ -8,8 +8,6 @@ from trl import GRPOConfig
 from gym_trl import GymGRPOTrainer, GymSpec
 from gym_trl.errors import ConfigError
 
-pytestmark = pytest.mark.trl
-
 
 @pytest.mark.parametrize(
     ("name", "settings"),

@@ -9,7 +9,7 @@ from support import gradient_grid as grid, losses_by_hand, training_ways
 from support.training_ways import WAYS
 from trl import GRPOConfig
 
-pytestmark = [pytest.mark.trl, pytest.mark.processes, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 SCRIPT = Path(grid.__file__)
 
 HISTORIES = ("segments", "summaries", "all at once")
@@ -63,7 +63,7 @@ SPREAD = [
 SOME = "one process, some cells"
 
 
-@pytest.fixture(scope="module", params=[SOME, pytest.param("one process", marks=pytest.mark.full), WAYS[1]])
+@pytest.fixture(scope="module", params=[SOME, pytest.param("one process", marks=pytest.mark.slow), WAYS[1]])
 def found(request, tmp_path_factory):
     """Return each cell with what each process has found; on two processes of six rows, a group straddles them."""
     way, cells = request.param, EVERYWHERE

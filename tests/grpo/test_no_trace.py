@@ -13,7 +13,6 @@ from support import failing_trainings, warm
 from support.failing_trainings import FEATURES, PLACES
 from support.lanes import examples
 
-pytestmark = [pytest.mark.trl]
 ERRORS = (RuntimeError, KeyboardInterrupt)
 FAILING = st.tuples(st.sampled_from(sorted(FEATURES)), st.sampled_from(PLACES), st.sampled_from(ERRORS), st.booleans())
 
@@ -55,7 +54,7 @@ assert not failing_trainings.ours(failing_trainings.attributes())
 """
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_making_the_settings_of_a_run_leaves_trl_as_it_is_imported():
     environment = {
         **os.environ,

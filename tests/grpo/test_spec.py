@@ -157,8 +157,8 @@ def test_tasks_are_the_same_everywhere():
 @pytest.mark.parametrize(
     ("env", "executor", "pool"),
     [
-        pytest.param("TrlEnv/CodeAgent-v0", None, ThreadPool, marks=pytest.mark.code),
-        pytest.param("TrlEnv/CodeAgent-v0", "inline", InlinePool, marks=pytest.mark.code),
+        pytest.param("TrlEnv/CodeAgent-v0", None, ThreadPool, marks=pytest.mark.needs(package="bubblewrap")),
+        pytest.param("TrlEnv/CodeAgent-v0", "inline", InlinePool, marks=pytest.mark.needs(package="bubblewrap")),
         (ECHO, None, InlinePool),
         (ECHO, "thread", ThreadPool),
     ],

@@ -17,7 +17,7 @@ from trl.trainer.utils import add_fused_lm_head
 from gym_trl.grpo import speed
 from gym_trl.testing import tiny_model, tiny_tokenizer
 
-pytestmark = [pytest.mark.trl, pytest.mark.filterwarnings("ignore:You are using 'rollout_func'")]
+pytestmark = pytest.mark.filterwarnings("ignore:You are using 'rollout_func'")
 TOKENIZER = tiny_tokenizer()
 SMALL = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8}
 

@@ -25,10 +25,8 @@ LOST_IN = 1
 STEPS = 4
 
 pytestmark = [
-    pytest.mark.vllm,
-    pytest.mark.ray,
-    pytest.mark.trl,
-    pytest.mark.processes,
+    pytest.mark.needs(package="vllm"),
+    pytest.mark.needs(package="ray"),
     pytest.mark.timeout(600),  # all of it is in the fixture
 ]
 

@@ -23,7 +23,6 @@ from gym_trl.types import Request
 
 SCRIPT = Path(__file__).parent / "train_with_server.py"
 NEUTRAL = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}
-needs_trl = [pytest.mark.trl, pytest.mark.processes, pytest.mark.full]
 END = tiny_tokenizer().eos_token_id
 
 
@@ -43,7 +42,7 @@ def reports(tmp_path_factory):
 
 
 class TestThreeProcesses:
-    pytestmark = needs_trl
+    pytestmark = pytest.mark.slow
 
     def test_each_plays_its_own_number_of_turns_and_takes_its_own_time(self, reports):
         for first, second, third in zip(*(report["rollouts"] for report in reports), strict=True):

@@ -10,9 +10,7 @@ SCRIPT = Path(__file__).parent / "train_with_vllm.py"
 STEPS = 20
 
 needs_vllm = [
-    pytest.mark.vllm,
-    pytest.mark.trl,
-    pytest.mark.processes,
+    pytest.mark.needs(package="vllm"),
 ]
 
 

@@ -9,9 +9,7 @@ from support import vllm_cpu, warm
 SCRIPT = Path(__file__).parent / "train_with_vllm.py"
 
 pytestmark = [
-    pytest.mark.vllm,
-    pytest.mark.trl,
-    pytest.mark.processes,
+    pytest.mark.needs(package="vllm"),
 ]
 
 

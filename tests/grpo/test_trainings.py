@@ -27,7 +27,6 @@ from gym_trl.spaces import AnyText
 from gym_trl.testing import tiny_tokenizer
 from gym_trl.types import Task
 
-pytestmark = pytest.mark.trl
 GROUP = 4
 
 

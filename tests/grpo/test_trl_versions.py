@@ -10,8 +10,6 @@ from gym_trl import GymGRPOTrainer
 from gym_trl.errors import ConfigError
 from gym_trl.grpo import trl_versions
 
-pytestmark = pytest.mark.trl
-
 
 def test_private_names_of_trl_stand_in_the_trainer_and_beside_it() -> None:
     root = Path(gym_trl.__file__).parent

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support import warm
 
-pytestmark = [pytest.mark.trl, pytest.mark.processes, pytest.mark.full]
+pytestmark = pytest.mark.slow
 SCRIPT = Path(__file__).parent / "train_ragged.py"
 FLAKY = {"env_kwargs": {"flaky": True}}
 RUNS: dict[str, dict[str, Any]] = {

@@ -1,4 +1,4 @@
-"""Amount of work that a test does in the lane that runs: little in the fast one, everything elsewhere."""
+"""Number of examples of property tests in the lane that runs: few in the fast one, more elsewhere."""
 
 from typing import Any
 
@@ -15,12 +15,7 @@ settings.register_profile("fast", **_OPTIONS, max_examples=FAST_EXAMPLES)
 
 def choose(marks: str) -> None:
     """Choose the lane that an expression of ``pytest -m`` selects; to be called before tests are imported."""
-    settings.load_profile("fast" if "not full" in marks else "full")
-
-
-def in_full(number: int, *, fast: int) -> int:
-    """Return ``fast`` in the fast lane, else ``number``; the test is marked ``both``, to run in the full lane too."""
-    return fast if settings.get_current_profile_name() == "fast" else number
+    settings.load_profile("fast" if "not slow" in marks else "full")
 
 
 def examples(number: int) -> settings:
@@ -28,5 +23,6 @@ def examples(number: int) -> settings:
 
     Neither is more than the most of its lane.
     """
-    fast = max(2, min(number // 5, FAST_EXAMPLES))
-    return settings(max_examples=in_full(min(number, FULL_EXAMPLES), fast=fast))
+    if settings.get_current_profile_name() == "fast":
+        return settings(max_examples=max(2, min(number // 5, FAST_EXAMPLES)))
+    return settings(max_examples=min(number, FULL_EXAMPLES))

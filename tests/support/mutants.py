@@ -229,7 +229,7 @@ def run_tests(tests: list[str], tree: Path, *, cpu_s: float) -> tuple[bool, floa
         import pytest
 
         options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout=0"]
-        os._exit(pytest.main([*options, "--hypothesis-seed=0", "-W", "ignore", "-m", "not full", *tests]))
+        os._exit(pytest.main([*options, "--hypothesis-seed=0", "-W", "ignore", "-m", "not slow", *tests]))
     deadline, status = time.monotonic() + 20 * cpu_s, None
     while status is None and time.monotonic() < deadline:
         ended, code = os.waitpid(child, os.WNOHANG)

@@ -5,7 +5,7 @@ import pytest
 from support import warm
 
 _TWO = "two processes"
-WAYS = ["one process", pytest.param(_TWO, marks=pytest.mark.full)]
+WAYS = ["one process", pytest.param(_TWO, marks=pytest.mark.slow)]
 
 
 def processes_of(way):

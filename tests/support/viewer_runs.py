@@ -8,11 +8,8 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from gym_trl.episode import Episode, Segment, Span, Turn
 from gym_trl.records import ROLLOUTS, Record, append, record_of
@@ -22,10 +19,6 @@ PATIENCE_S = 60.0
 SWITCHES = (
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-)
-needs_chromium = pytest.mark.skipif(
-    not (find_spec("selenium") and shutil.which("chromium") and shutil.which("chromedriver")),
-    reason="there is no Chromium, or no selenium to drive it",
 )
 
 

@@ -113,7 +113,7 @@ def test_a_page_is_whole_or_not_there_and_replaces_no_records(tmp_path: Path) ->
     assert file.read_text().count("version") == 2
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_notebook_gets_the_page_in_a_frame_with_an_origin_of_its_own(tmp_path: Path) -> None:
     pytest.importorskip("IPython")
     assert show(write_run(tmp_path / "run")).src.startswith("data:text/html;base64,")

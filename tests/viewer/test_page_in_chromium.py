@@ -8,7 +8,7 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-from support.viewer_runs import Look, needs_chromium, played, recorded, write_run
+from support.viewer_runs import Look, played, recorded, write_run
 
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.executors.inline import InlinePool
@@ -19,7 +19,7 @@ from gym_trl.testing import ByteChat
 from gym_trl.types import StopReason, Task
 from gym_trl.viewer.page import write_page
 
-pytestmark = [pytest.mark.browser, pytest.mark.processes, needs_chromium]
+pytestmark = pytest.mark.needs(package="chromium")
 
 
 def listed(look: Look) -> list[str]:

@@ -19,7 +19,7 @@ from gym_trl.wrappers import Tools
 from gym_trl.wrappers.mcp_server import MCPServer
 
 pytest.importorskip("mcp", reason="needs the mcp extra")
-pytestmark = [pytest.mark.processes, pytest.mark.full]
+pytestmark = pytest.mark.slow
 
 SERVER = """
 import os, time

@@ -23,7 +23,7 @@ from gym_trl.errors import ActionTypeError, ConfigError, InfrastructureError, Mi
 from gym_trl.types import Policy
 from gym_trl.wrappers import Opponent, Seats
 
-pytestmark = pytest.mark.external
+pytestmark = pytest.mark.slow
 
 
 def halving(env: Any) -> Policy:

@@ -12,7 +12,7 @@ import pytest
 from gym_trl import GymSpec
 from gym_trl.wrappers import Opponent, Seats
 
-pytestmark = pytest.mark.external
+pytestmark = pytest.mark.slow
 
 DOCS = Path(__file__).parents[3] / "docs"
 MATE = ["f2f3", "e7e5", "g2g4", "d8h4"]

@@ -6,7 +6,7 @@ import pytest
 from gym_trl import GymSpec, as_text
 
 minigrid = pytest.importorskip("minigrid", reason="MiniGrid is not installed")
-pytestmark = pytest.mark.external
+pytestmark = pytest.mark.slow
 
 make: Any = gym.make  # whose type knows only its own arguments
 

@@ -10,7 +10,7 @@ from gym_trl.errors import ConfigError
 from gym_trl.wrappers import Seats
 
 pytest.importorskip("pyspiel", reason="OpenSpiel is not installed")
-pytestmark = pytest.mark.external
+pytestmark = pytest.mark.slow
 
 GAMES = {
     "alternating": "kuhn_poker leduc_poker tic_tac_toe connect_four liars_dice pig(winscore=20) backgammon",

@@ -10,7 +10,7 @@ from gym_trl.errors import ConfigError, NotTextError
 from gym_trl.wrappers import Seats
 
 pettingzoo = pytest.importorskip("pettingzoo", reason="PettingZoo is not installed")
-pytestmark = pytest.mark.external
+pytestmark = pytest.mark.slow
 
 
 class Countdown(pettingzoo.AECEnv):  # type: ignore[name-defined]

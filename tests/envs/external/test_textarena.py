@@ -10,7 +10,7 @@ from gym_trl.errors import ConfigError
 from gym_trl.wrappers import Seats
 
 pytest.importorskip("textarena", reason="TextArena is not installed")
-pytestmark = pytest.mark.external
+pytestmark = pytest.mark.slow
 
 FOR_SEVERAL = [
     *[("ConnectFour", 2), ("GameOfPureStrategy", 2), ("IndianPoker", 2), ("IteratedPrisonersDilemma", 2)],

@@ -11,7 +11,7 @@ from support import warm
 
 import gym_trl
 
-pytestmark = [pytest.mark.external, pytest.mark.trl]
+pytestmark = pytest.mark.slow
 
 SCRIPT = Path(__file__).parent / "train_from_specs.py"
 TRAINED: dict[str, tuple[dict[str, Any], str]] = {
@@ -56,7 +56,6 @@ def runs(tmp_path_factory, request):
     return dict(zip(TRAINED, json.loads((folder / "runs.json").read_text()), strict=True))
 
 
-@pytest.mark.processes
 @pytest.mark.parametrize("name", TRAINED)
 def test_it_trains_for_some_steps_and_every_episode_is_scored(runs, name):
     steps = [entry for entry in runs[name]["logs"] if "env/return" in entry]
@@ -65,7 +64,6 @@ def test_it_trains_for_some_steps_and_every_episode_is_scored(runs, name):
     assert all(TRAINED[name][1] in episode["first"] for episode in runs[name]["episodes"])
 
 
-@pytest.mark.processes
 @pytest.mark.parametrize("name", TRAINED)
 def test_a_group_begins_the_same_game(runs, name):
     episodes = runs[name]["episodes"]
