@@ -11,8 +11,8 @@ from gym_trl.envs.text_game import Step, TextGame
 from gym_trl.errors import ConfigError
 from gym_trl.text import counted
 
-_MOST_MISSES = {5: 8, 6: 6, 7: 5, 8: 3, 9: 3, 10: 3}
-"""Most misses that the solver needs for a word, by its letters."""
+_MOST_MISSES = 8
+"""Most misses that the solver needs for a word."""
 
 
 class Hangman(TextGame):
@@ -73,9 +73,8 @@ class Hangman(TextGame):
 
     @property
     def optimal_success(self) -> float | None:
-        """1.0 if the solver always wins; ``None`` otherwise."""
-        most = max(_MOST_MISSES[length] for length in range(self.shortest, self.longest + 1))
-        return 1.0 if self.misses > most else None
+        """1.0 if the solver wins whatever the word; ``None`` otherwise."""
+        return 1.0 if self.misses > _MOST_MISSES else None
 
     @property
     def turns_left(self) -> int:  # type: ignore[override]

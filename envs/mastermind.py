@@ -75,9 +75,7 @@ class Mastermind(TextGame):
 
     @property
     def optimal_success(self) -> float | None:
-        """1.0 if the solver is known to win always, ``1 / num_instances`` for one turn, otherwise ``None``."""
-        if self.turns == 1:
-            return 1 / self.num_instances
+        """1.0 if the solver is known to win always, otherwise ``None``."""
         return 1.0 if self.turns >= _MOST_GUESSES.get((self.pegs, self.colors), self.num_instances) else None
 
     def deal(self) -> None:

@@ -88,9 +88,7 @@ class Wordle(TextGame):
 
     @property
     def optimal_success(self) -> float | None:
-        """1.0 if the solver is known to win always, the share of one word for one guess, otherwise ``None``."""
-        if self.guesses == 1:
-            return 1 / (self.choices or self.num_instances)
+        """1.0 if the solver is known to win always, otherwise ``None``."""
         needed = {0: 5, 10: 3}.get(self.choices, self.choices)
         return 1.0 if self.guesses >= needed else None
 

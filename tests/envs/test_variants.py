@@ -39,9 +39,9 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 COUNTED: list[tuple[str, dict[str, Any]]] = [
     ("Echo", {"alphabet": "ab", "word_length": 2, "turns": 2}),
     *[("GuessNumber", {"low": -3, "high": 46, "turns": turns}) for turns in (1, 3, 5)],
-    *[("Hangman", {"shortest": 10 - shorter, "longest": 10, "misses": 4 + shorter}) for shorter in (0, 1, 5)],
-    *[("LightsOut", {"size": 3, "turns": turns}) for turns in (1, 4)],
-    ("Mastermind", {"pegs": 2, "colors": 4, "turns": 1}),
+    *[("Hangman", {"shortest": length, "longest": length, "misses": 9}) for length in (5, 10)],
+    ("LightsOut", {"size": 3, "turns": 9}),
+    ("Mastermind", {"pegs": 2, "colors": 4, "turns": 4}),
     *[("TowerOfHanoi", {"disks": 3, "turns": turns}) for turns in (1, 3, 6)],
 ]
 """Small games without chance, whose optimum is an exact share of their instances."""
