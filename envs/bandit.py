@@ -41,8 +41,8 @@ class Bandit(TextGame):
         summary: Observations list how often each arm was tried and paid; otherwise only the last payoff.
 
     ``optimal_return`` of the presets is the Bayes-optimal mean payoff: choosing the arm that is most probably the best
-    reaches it (Feldman 1962 for two arms, Rodman 1978 for more). It is 0.6158 in easy, 0.5257 in medium, 0.4819 in hard; knowing
-    the best arm would pay 0.75, 0.6, 0.6, random arms 0.375, 0.44, 0.42, and UCB1 0.461, 0.463, 0.428.
+    reaches it (Feldman 1962 for two arms, Rodman 1978 for more). It is 0.6158 in easy, 0.5257 in medium, 0.4819 in
+    hard; knowing the best arm would pay 0.75, 0.6, 0.6, random arms 0.375, 0.44, 0.42, and UCB1 0.461, 0.463, 0.428.
     """
 
     presets: ClassVar = {
