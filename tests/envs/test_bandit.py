@@ -31,6 +31,6 @@ def bayes(arms: int, gap: float, turns: int) -> float:
     return value(((0, 0),) * arms, turns) / turns
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_the_optimum_is_that_of_a_full_dynamic_program() -> None:
     assert Bandit("easy").optimal_return == pytest.approx(bayes(4, 0.5, 20), abs=1e-12)
