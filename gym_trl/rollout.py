@@ -107,16 +107,15 @@ async def gather(
             on_finish(number, result)
         return result
 
-    tasks = [asyncio.create_task(admitted(number)) for number in range(count)]
+    first: BaseException | None = None
     try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION) if tasks else ((), ())
-        for task in done:
-            task.result()  # or its exception
-        return [task.result() for task in tasks]
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(admitted(number)) for number in range(count)]
+    except BaseExceptionGroup as raised:
+        first = raised.exceptions[0]  # after which the others were cancelled
+    if first is not None:
+        raise first
+    return [task.result() for task in tasks]
 
 
 @asynccontextmanager
@@ -130,17 +129,14 @@ async def asking(engine: Engine | AsyncEngine) -> AsyncIterator[Ask]:
     work = asyncio.Event()
 
     async def sample(request: Request) -> Completion:
-        if driver.done():
-            driver.result()  # what the engine has raised
         try:
             engine.submit(request)
         except EngineError as refusal:
             return Completion(request.id, [], [], FinishReason.ERROR, str(refusal))
-        future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
-        waiting[request.id] = future
+        waiting[request.id] = asyncio.get_running_loop().create_future()
         work.set()
         try:
-            return await future
+            return await waiting[request.id]
         except BaseException:
             engine.cancel(request.id)
             raise
@@ -158,18 +154,13 @@ async def asking(engine: Engine | AsyncEngine) -> AsyncIterator[Ask]:
             for _ in range(3):  # all go on whose responses have come, and whose environments answer at once
                 await asyncio.sleep(0)
 
-    def fail(driver: asyncio.Task[None]) -> None:
-        error = None if driver.cancelled() else driver.exception()
-        if error is None or isinstance(error, KeyboardInterrupt | SystemExit):  # these end the loop themselves
-            return
-        for future in waiting.values():
-            if not future.done():
-                future.set_exception(error)
-
-    driver = asyncio.create_task(drive())
-    driver.add_done_callback(fail)
+    first: BaseException | None = None
     try:
-        yield sample
-    finally:
-        driver.cancel()
-        await asyncio.gather(driver, return_exceptions=True)
+        async with asyncio.TaskGroup() as group:  # if the engine raises, whoever waits for it is cancelled
+            driver = group.create_task(drive())
+            yield sample
+            driver.cancel()
+    except BaseExceptionGroup as raised:
+        first = raised.exceptions[0]
+    if first is not None:
+        raise first

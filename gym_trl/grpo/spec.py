@@ -58,9 +58,9 @@ class GymSpec:
             ``"regex:PATTERN"``; ``"plain"`` for the whole response, or ``"open"`` for one that may end where
             ``max_tokens_per_turn`` cuts it off, which otherwise makes an action invalid; ``None`` for an environment
             that reads responses itself.
-        invalid_penalty: Reward subtracted for an unreadable or invalid action.
-        turn_limit: Maximum number of turns, after which an episode is truncated. Default: the environment's own, and
-            three invalid actions in a row end an episode.
+        invalid_penalty: Reward subtracted for an unreadable or invalid action, three of which in a row end an episode
+            without a ``turn_limit``.
+        turn_limit: Maximum number of turns, after which an episode is truncated. Default: the environment's own.
         instructions: Replacement of the environment's instructions; the sentence on the action format follows. An
             empty string removes both.
         success: Definition of success: a minimum return, ``"info"`` (the environment declares it), or a function of
@@ -125,7 +125,7 @@ class GymSpec:
         given["env_kwargs"] = env_kwargs or {}
         text = {name: given.pop(name) for name in EnvSpec.__dataclass_fields__ if name in given}
         self.env = env
-        self.env_spec = EnvSpec(env, state_keys=credit != "episode" or seats is not None, **text)
+        self.env_spec = EnvSpec(env, state_keys=credit != "episode", **text)
         """Environments, as they are made for training."""
         self.options = text | check_options(given)
         """Arguments, all of which are checked."""

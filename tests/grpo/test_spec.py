@@ -77,6 +77,13 @@ def test_environments_are_made_as_asked():
     assert "<action>" in env.get_wrapper_attr("instructions")
 
 
+def test_three_invalid_actions_in_a_row_end_an_episode_that_has_no_turn_limit():
+    for limit, over in ((None, [False, False, True]), (9, [False] * 3)):
+        env = GymSpec(ECHO, env_kwargs={"turns": 9}, turn_limit=limit).make(ECHO)
+        env.reset(seed=0)
+        assert [env.step("what?")[2] for _ in range(3)] == over
+
+
 def test_instructions_can_be_replaced_and_left_out():
     said = guess(instructions="Go.").make(GUESS).get_wrapper_attr("instructions")
     assert said == "Go. Put your action between <action> and </action>."

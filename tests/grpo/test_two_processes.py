@@ -124,3 +124,4 @@ def test_rows_that_repeat_others_at_the_end_of_an_evaluation_are_neither_played_
     )
     for report in reports:
         assert report["evaluation"]["eval_env/return"] == pytest.approx(fmean(one["return"] for one in played))
+        assert report["evaluation"]["eval_env/unscored"] == 0.0
