@@ -120,7 +120,8 @@ class Opponent(TextWrapper):
             info["action_valid"] = own["action_valid"]
         if terminated or truncated:
             info["success"] = info["successes"][self._agent]
-            observation = info.get("observations", {}).get(self._agent, observation)
+            own_text = observation if info["player"] == self._agent else ""
+            observation = info.get("observations", {}).get(self._agent, own_text)
         return observation, total, terminated, truncated, {**info, "opponent_actions": actions}
 
     def _play(self, action: str) -> Step:

@@ -125,8 +125,9 @@ def test_success_is_declared_or_a_sum_of_payoffs_above_zero(steps: Any, successe
     assert info["successes"] == successes
     assert info["success"] is successes[info["player"]]
     for seat in range(3):
-        agent = Opponent(Scripted(*steps), script(*"xx"), seat=seat)
-        assert played(agent)[-1][4]["success"] is successes[seat]
+        last = played(Opponent(Scripted(*steps), script(*"xx"), seat=seat))[-1]
+        assert last[4]["success"] is successes[seat]
+        assert last[0] == ("go on" if last[4]["player"] == seat else "")  # which nobody else is shown
 
 
 def test_others_play_between_the_agents_actions_and_see_what_is_their_own() -> None:
