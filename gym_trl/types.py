@@ -178,11 +178,10 @@ class Request:
     turn: int = 0
     """Number of the request in its episode, from 1; 0 for a request that does not belong to an episode."""
 
-    id: str = field(init=False)
-    """Id of the request, which its completion has as ``request_id``."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "id", f"{self.episode_id}-{self.turn}" if self.turn else self.episode_id)
+    @property
+    def id(self) -> str:
+        """Id of the request, which its completion has as ``request_id``."""
+        return f"{self.episode_id}-{self.turn}" if self.turn else self.episode_id
 
 
 @dataclass(frozen=True, slots=True)

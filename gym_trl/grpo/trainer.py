@@ -12,11 +12,11 @@ from gym_trl.episode import Episode
 from gym_trl.errors import needs
 from gym_trl.grpo.adapters import sync_weights
 from gym_trl.grpo.credit import ESTIMATORS, Turns, advantages
-from gym_trl.grpo.rewards import Outcome, metrics
+from gym_trl.grpo.rewards import Outcome, env_reward, metrics
 from gym_trl.grpo.rollout_func import RolloutFunc
 from gym_trl.grpo.segments import rows_of_segments, segment_of, weigh_segments
 from gym_trl.grpo.speed import logprobs_and_entropies
-from gym_trl.grpo.trainer_settings import check_settings, is_env_reward
+from gym_trl.grpo.trainer_settings import check_settings
 from gym_trl.grpo.trl_versions import check_trl
 
 with needs("train", "GymGRPOTrainer"):
@@ -139,7 +139,7 @@ class GymGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
         What functions pay besides the environment's return belongs to the last turn.
         """
         weights, first = self.reward_weights.tolist(), self.accelerator.process_index * len(episodes)
-        share = sum(one for one, function in zip(weights, self.reward_funcs, strict=True) if is_env_reward(function))
+        share = sum(one for one, function in zip(weights, self.reward_funcs, strict=True) if function is env_reward)
         totals = (rewards * self.reward_weights.to(rewards.device)).nansum(dim=1).tolist()
         members = []
         for place, one in enumerate(episodes, start=first):

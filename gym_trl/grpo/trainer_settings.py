@@ -1,7 +1,6 @@
 """Checks of a trainer's settings, before a model is loaded."""
 
 from collections.abc import Mapping, Sized
-from functools import partial
 from typing import Any
 
 from gym_trl.errors import ConfigError
@@ -12,13 +11,6 @@ from gym_trl.grpo.trainer_engine import check_generation
 
 BY_TOKENS, BY_ROWS = ("cispo", "dapo"), ("dr_grpo", "grpo", "luspo", "sapo")
 """Loss types that are the same for an episode in several rows as for one in a single row, the second with weights."""
-
-
-def is_env_reward(function: Any) -> bool:
-    """Return True for ``env_reward``, also as a partial function."""
-    while isinstance(function, partial):
-        function = function.func
-    return function is env_reward
 
 
 def check_settings(args: Any, played: RolloutFunc | None, named: Mapping[str, Any]) -> None:
@@ -62,7 +54,7 @@ def _conflict(args: Any, played: RolloutFunc, named: Mapping[str, Any]) -> str |
         (args.use_liger_kernel, "use_liger_kernel, which has a loss of its own"),
         (by_turn and not summed, "multi_objective_aggregation='normalize_then_sum', which compares episodes"),
         (
-            own and not any(map(is_env_reward, functions)),
+            own and env_reward not in functions,
             "reward_funcs without env_reward, which pays each turn: add what else is to be paid as another function",
         ),
         (
