@@ -93,14 +93,13 @@ class Evidence:
         Raises:
             NotPlayedError: It cannot be made, or not be converted to text; the cause says why.
         """
+        name = self.setting.name
         try:
-            return self._spec.make(self.setting.name)
-        except NotTextError as error:
-            raise NotPlayedError("mend 'text' first: it cannot be shown as text") from error
-        except NotPlayedError:
-            raise
+            return self._spec.make(name)
         except Exception as error:
-            raise NotPlayedError("mend 'interface' first: it cannot be made") from error
+            no_text = isinstance(error, NotTextError)
+            reason = "'text' first: it cannot be shown as text" if no_text else "'interface' first: it cannot be made"
+            raise NotPlayedError(f"mend {reason}") from error
 
     @cached_property
     def _spec(self) -> EnvSpec:
@@ -133,14 +132,16 @@ class Evidence:
         """An environment to read attributes of."""
         return self.make()
 
-    def needs(self, *checks: str) -> None:
-        """Go on only if these checks have found no error.
+    def needs(self, *checks: str, ends: bool = False) -> None:
+        """Go on only if these checks have found no error, and if some game of random play ``ends``.
 
         Raises:
-            NotPlayedError: One of them has.
+            NotPlayedError: One of them has, or none does.
         """
         if broken := [name for name in checks if name in self.broken]:
             raise NotPlayedError(f"mend {broken[0]!r} first")
+        if ends and all(len(game.here.actions) >= MOST_TURNS for game in self.random):
+            raise NotPlayedError("mend 'end' first: no episode ends")
 
     def play(
         self, policy: TextPolicy, seeds: Sequence[int], *, make: Any = None, until: float = math.inf
@@ -232,15 +233,6 @@ class Evidence:
         if all(map(error_of, self.attempts)):
             raise NotPlayedError("mend what ends every game of random play first")
         return self.attempts
-
-    def needs_ends(self) -> None:
-        """Go on only if some game of random play ends.
-
-        Raises:
-            NotPlayedError: None does.
-        """
-        if all(len(game.here.actions) >= MOST_TURNS for game in self.random):
-            raise NotPlayedError("mend 'end' first: no episode ends")
 
     @property
     def solved(self) -> list[Game]:

@@ -71,8 +71,7 @@ def success(it: Evidence) -> Iterator[Finding]:
 
 def tasks(it: Evidence) -> Iterator[Finding]:
     """Play the same actions in many tasks: seeds must make different ones, and not be shown."""
-    it.needs("repeats")
-    it.needs_ends()
+    it.needs("repeats", ends=True)
     played = list(dict.fromkeys(tuple(game.here.actions[:20]) for game in [*it.solved, *it.random]))[:20]
 
     def course(seed: int, actions: Sequence[str]) -> str:
@@ -117,8 +116,7 @@ def _same(values: Iterable[str]) -> bool:
 
 def exploits(it: Evidence) -> Iterator[Finding]:
     """Play what is no play: constants that no player writes, stalling, a judgement, copies of what was read."""
-    it.needs("repeats")
-    it.needs_ends()
+    it.needs("repeats", ends=True)
     written = {action for game in [*it.random, *it.solved] for action in game.here.actions}
     constants = [(one[:8], it.always(one)) for one in CONSTANTS if one not in written]
     if not holds_text(it.bare().action_space):  # "3" may be another name of "west"
@@ -166,8 +164,7 @@ def copying(part: Callable[[str], str]) -> TextPolicy:
 
 def blind(it: Evidence) -> Iterator[Finding]:
     """Search for the best actions without observations."""
-    it.needs("repeats", "tasks")
-    it.needs_ends()
+    it.needs("repeats", "tasks", ends=True)
     best = blind_of(it)
     if it.near(best.games):
         got = f"{best}, without reading, reaches {it.around(best.games)}"
