@@ -44,6 +44,7 @@ WRAPPERS: dict[str, Any] = {
     "invalid_penalty": partial(InvalidActionPenalty, penalty=0.1),
     "success": SuccessReward,
     "scaled": lambda env: gym.wrappers.TransformReward(env, lambda reward: 3 * float(reward)),
+    "shifted": lambda env: gym.wrappers.TransformReward(env, lambda reward: float(reward) - 0.1),
     "potential": partial(PotentialShaping, potential=progress),
     "parse": partial(ParseAction, format="plain"),
     "parse_and_end": lambda env: InvalidActionPenalty(ParseAction(env, "plain", end_after=4), 0.1),

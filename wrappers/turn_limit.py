@@ -3,7 +3,8 @@
 An environment that is played to its end settles by itself: a lost game costs its stake, a shaped reward takes back what
 it paid for coming close. An episode that is cut off does not get there. Therefore an environment declares the return of
 a loss as the attribute ``loss_return``, such as ``-1.0`` if a lost game pays -1, and a wrapper that changes rewards
-computes its own from that inside (``TextWrapper.lost``). Where nothing declares it, it is ``None``.
+computes its own from that inside (``TextWrapper.lost``). A ``gymnasium.RewardWrapper`` is asked what it pays for that,
+and for the turns that pay nothing inside. Where nothing declares it, it is ``None``.
 
 * ``TurnLimit`` charges what a loss would still cost where it ends an episode.
 * Tokens, actions that cannot be read and crashes end an episode with no more than ``loss_return``, as known after the
@@ -117,4 +118,7 @@ def loss_return_of(env: Any, turns: float | None = None) -> float | None:
     inside = loss_return_of(env.env, turns)
     if isinstance(env, TextWrapper):
         return env.lost(inside, turns)
-    return float(env.reward(inside)) if isinstance(env, gym.RewardWrapper) and inside else inside
+    if not isinstance(env, gym.RewardWrapper) or inside is None:
+        return inside
+    paid, others = (float(env.reward(inside)), turns - 1) if inside else (0.0, turns)  # which pay nothing inside
+    return paid + max(others, 0.0) * float(env.reward(0.0))
