@@ -127,8 +127,8 @@ def no_virtual_machine_stays() -> Iterator[None]:
     while JavaObject.machines:
         _, gateway = JavaObject.machines.popitem()
         gateway.shutdown()
-        gateway.java_process.kill()
-        gateway.java_process.wait()
+        with gateway.java_process as process:  # which closes its pipes
+            process.kill()
 
 
 @pytest.fixture(params=CASES)
@@ -279,8 +279,8 @@ def test_a_virtual_machine_that_was_killed_is_said_and_the_next_one_starts(case:
     env = make(case)
     env.reset(seed=0)
     for gateway in JavaObject.machines.values():
-        gateway.java_process.kill()
-        gateway.java_process.wait()
+        with gateway.java_process as process:
+            process.kill()
     with pytest.raises(InfrastructureError):
         env.step("look around")
     env.close()
