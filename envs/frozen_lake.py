@@ -94,12 +94,7 @@ class FrozenLake(TextGame):
         """Optimum by dynamic programming; for random maps 1.0 if nothing slips, otherwise ``None``."""
         if self.map_name == "random":
             return None if self.is_slippery else 1.0
-        return _plan(_MAPS[self.map_name], self.rate, self.turns)[0]
-
-    @property
-    def rate(self) -> float:
-        """Probability that a move goes in its direction."""
-        return _SUCCESS_RATE if self.is_slippery else 1.0
+        return _plan(_MAPS[self.map_name], self.is_slippery, self.turns)[0]
 
     def deal(self) -> None:
         """Choose the map."""
@@ -136,7 +131,7 @@ class FrozenLake(TextGame):
 
     def solve(self) -> str:
         """Return the best move for the turns that are left."""
-        moves = _plan(self.lake, self.rate, self.turns)[1]
+        moves = _plan(self.lake, self.is_slippery, self.turns)[1]
         return _MOVES[moves[min(self.turns_left, len(moves) - 1)][self.place]]
 
     def state(self) -> int:
@@ -165,11 +160,12 @@ def _distances(lake: str) -> dict[int, int]:
 
 
 @lru_cache(16)
-def _plan(lake: str, rate: float, turns: int) -> tuple[float, list[bytes]]:
+def _plan(lake: str, is_slippery: bool, turns: int) -> tuple[float, list[bytes]]:
     """Return the probability of success, and the best moves by turns left and square; the last hold for more turns.
 
     They are computed by backward induction; ties go to the move towards a shorter way.
     """
+    rate = _SUCCESS_RATE if is_slippery else 1.0
     squares, away = np.array(list(lake)), _distances(lake)
     targets = np.array([[_go(lake, place, move) for place in range(len(lake))] for move in range(4)])
     further = 1e-12 * np.array([away.get(place, len(lake)) for place in range(len(lake))])[targets]
