@@ -238,8 +238,7 @@ class Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         rows = json.loads(to_json(result.as_dict()["rows"]))
         self.summary[when] = {"model": rows[0], **{one["policy"]: one for one in rows[1:]}}
         step = self.trainer.state.global_step
-        records = sorted(result.scores[0].records, key=lambda one: (one["group"], one["attempt"], one["seat"] or 0))
-        append(self.folder / ROLLOUTS, ({**one, "policy": "model", "step": step} for one in records))
+        append(self.folder / ROLLOUTS, ({**one, "policy": "model", "step": step} for one in result.scores[0].records))
         self._save_summary()
 
     @contextmanager

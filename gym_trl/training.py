@@ -140,6 +140,10 @@ def _train(
     with ExitStack() as stack:
         stack.enter_context(_quiet(one_thread=chosen.kind == "tiny"))
         network, tokenizer = _load(model, chosen, start, args, stack, seed=seed)
+        if not {"gradient_checkpointing", "activation_checkpointing"} & chosen.grpo.keys():
+            args.gradient_checkpointing = sum(one.numel() for one in network.parameters()) >= _CHECKPOINTED_FROM
+            if hasattr(args, "activation_checkpointing"):  # its name from Transformers 5.24 on
+                args.activation_checkpointing = args.gradient_checkpointing
         setting = _for_model(setting, tokenizer, tiny=chosen.kind == "tiny", plain=warm_start is not None)
         hardest = replace(setting, env_kwargs=levels[-1].env_kwargs)
         run = Run(folder, chosen, hardest, tokenizer, seed=seed)

@@ -1,6 +1,5 @@
 """Warm start: a model imitates episodes of another policy, in exactly the ids that its own rollouts would have."""
 
-import logging
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from gym_trl.records import read_records, record_of
 from gym_trl.rollout import run
 from gym_trl.seeding import derive_seed
 from gym_trl.setting import Setting
+from gym_trl.terminal import Progress
 from gym_trl.types import Completion, FinishReason, Message, StepResult, Task, TokenIds
 
 Row: TypeAlias = Mapping[str, Sequence[int]]
@@ -26,8 +26,6 @@ NOT_TRAINED = -100
 """Label of an id without loss, by PyTorch's convention."""
 POLICIES = ("random", "solver")
 BATCH, _ROWS_AT_ONCE = 16, 8
-_SECONDS_BETWEEN_LINES = 10.0
-_log = logging.getLogger(__name__)
 
 
 def demonstrations(
@@ -151,8 +149,7 @@ def imitate(model: Any, rows: Sequence[Row], *, pad_id: int, rate: float, update
     optimizer = torch.optim.AdamW(trained, lr=rate, weight_decay=0.0)
     batches = list(_batches(rows, updates, seed))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: 1.0 - done / (len(batches) + 1))
-    losses, was_training, began = list[float](), model.training, time.monotonic()
-    said = began
+    losses, was_training, began, progress = list[float](), model.training, time.monotonic(), Progress()
     model.train()
     for batch in batches:
         count, loss = sum(label != NOT_TRAINED for row in batch for label in row["labels"][1:]), 0.0
@@ -165,9 +162,9 @@ def imitate(model: Any, rows: Sequence[Row], *, pad_id: int, rate: float, update
         optimizer.zero_grad(set_to_none=True)
         schedule.step()
         losses.append(loss)
-        if (now := time.monotonic()) - said > _SECONDS_BETWEEN_LINES:
-            said, left = now, (now - began) / len(losses) * (len(batches) - len(losses))
-            _log.info("warm start: update %d of %d, loss %.3f, %.0f s left", len(losses), len(batches), loss, left)
+        done = len(losses)
+        left = (time.monotonic() - began) / done * (len(batches) - done)
+        progress.say(f"warm start: update {done} of {len(batches)}, loss {loss:.3f}, {left:.0f} s left")
     model.train(was_training)
     return losses
 

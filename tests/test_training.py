@@ -375,6 +375,10 @@ def test_an_adapter_is_what_is_trained_of_a_pretrained_model(base: str, tmp_path
 def test_all_weights_are_trained_where_the_user_says_so(base: str, tmp_path: Path) -> None:
     train(HERE, model=base, lora=0, out=tmp_path / "run", **{**SMALL, "steps": 1, "action_format": "plain"})
     assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
+    # The memory of a small model is worth less than the time of a second forward pass.
+    [checkpoint] = (tmp_path / "run" / "checkpoints").glob("checkpoint-*")
+    arguments = torch.load(checkpoint / "training_args.bin", weights_only=False)
+    assert not arguments.gradient_checkpointing
     with pytest.raises(ConfigError, match="dtype"):
         train(HERE, model=base, lora=0, dtype="bfloat16", out=tmp_path / "other")
 
