@@ -66,11 +66,10 @@ class DeclareSuccess(TextWrapper):
         own = info.get("success") is not None and not self.over_info
         if self._function == "info" or own:
             return observation, reward, terminated, truncated, info
-        solved: Any = False
+        solved = False
         if terminated or truncated:
             judge = self._function
-            solved = judge(info, self._return) if callable(judge) else self._return >= float(judge)
-            solved = None if solved is None else bool(solved)
+            solved = bool(judge(info, self._return)) if callable(judge) else self._return >= float(judge)
         return observation, reward, terminated, truncated, {**info, "success": solved}
 
 
