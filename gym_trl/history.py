@@ -38,7 +38,7 @@ def last_turns(count: int) -> History:
     check_counts(count=count)
 
     def shorten(shown: Conversation) -> Sequence[Message] | None:
-        opening, turns = _opening(shown), _turns(shown)
+        opening, turns = _parts(shown)
         played = len(turns) // 2
         if played <= 2 * count and shown.room >= shown.tokens_per_turn:
             return None
@@ -59,7 +59,7 @@ def notes(after: int | None = None, ask: str = ASK) -> History:
         check_counts(after=after)
 
     async def shorten(shown: Conversation) -> Sequence[Message] | None:
-        opening, turns = _opening(shown), _turns(shown)
+        opening, turns = _parts(shown)
         asked = 0 if shown.renders_anew else len(shown.chat.reply(ask, closed=False))
         if shown.room >= 2 * shown.tokens_per_turn + asked and (after is None or len(turns) < 2 * after):
             return None
@@ -89,14 +89,10 @@ def chat_for(tokenizer: Any, history: "History | str | int | None", **options: A
     return chat
 
 
-def _opening(shown: Conversation) -> list[Message]:
-    """Return the messages before the first response of the episode."""
-    return shown.episode.messages[: shown.episode.opening]
-
-
-def _turns(shown: Conversation) -> list[Message]:
-    """Return the responses that are shown, each with the observation after it."""
-    return shown.messages[shown.episode.opening :]
+def _parts(shown: Conversation) -> tuple[list[Message], list[Message]]:
+    """Return the messages before the first response of the episode, and what is shown of the later ones."""
+    first = shown.episode.opening
+    return shown.episode.messages[:first], shown.messages[first:]
 
 
 def _shortened(opening: Sequence[Message], turns: Sequence[Message], keep: int) -> list[Message]:

@@ -105,7 +105,7 @@ def env_reward(
         )
     played = [one.episode for one in environments or ()] if episode is None else list(episode)
     if log_extra is not None:
-        log_extra("stop_reason", [str(one.stop_reason or "unfinished") for one in played])
+        log_extra("stop_reason", [str(one.stop_reason) for one in played])
         log_extra("num_turns", [len(one.turns) for one in played])
         log_extra("task", [one.task.to_json() for one in played])
         log_extra("error", [one.error for one in played])

@@ -20,6 +20,7 @@ from gym_trl.grpo.credit import ESTIMATORS, Estimator
 from gym_trl.grpo.dataset import read_prompt
 from gym_trl.grpo.resampling import other_task, replace_dead_groups
 from gym_trl.grpo.rewards import Outcome
+from gym_trl.grpo.segments import untrained
 from gym_trl.grpo.trainer_engine import check_generation, context_length, trainer_engine
 from gym_trl.grpo.trl_versions import chat_options, check_trl, end_ids, warn_if_resumed_within_a_generation
 from gym_trl.history import chat_for
@@ -276,13 +277,13 @@ class RolloutFunc:
 
 
 def columns(episodes: Sequence[Episode], filler: int) -> dict[str, list[Any]]:
-    """Return the columns of episodes: an unscored one is one ``filler`` token after another, neither trained."""
-    rows = [one.row if one.scored else None for one in episodes]
+    """Return the columns of episodes; an unscored one is not trained."""
+    rows = [one.row if one.scored else untrained(filler) for one in episodes]
     return {
-        "prompt_ids": [row.prompt_ids if row else [filler] for row in rows],
-        "completion_ids": [row.completion_ids if row else [filler] for row in rows],
-        "logprobs": [row.logprobs if row else [0.0] for row in rows],
-        "env_mask": [row.mask if row else [0] for row in rows],
+        "prompt_ids": [row.prompt_ids for row in rows],
+        "completion_ids": [row.completion_ids for row in rows],
+        "logprobs": [row.logprobs for row in rows],
+        "env_mask": [row.mask for row in rows],
         "episode": list(episodes),
     }
 

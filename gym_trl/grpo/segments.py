@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from gym_trl.episode import Episode, Segment
-from gym_trl.grpo.trainer_settings import BY_ROWS
 
+BY_TOKENS, BY_ROWS = ("cispo", "dapo"), ("dr_grpo", "grpo", "luspo", "sapo")
+"""Loss types that are the same for an episode in several rows as for one in a single row, the second with weights."""
 FILLER = (-1, 0)
 """Row of no episode."""
 
@@ -23,9 +24,14 @@ def rows_of_segments(episodes: Sequence[Episode], steps: int) -> list[tuple[int,
 
 
 def segment_of(episodes: Sequence[Episode], row: tuple[int, int], filler: int) -> Segment:
-    """Return the segment of a row; a filler is one token after another, neither trained."""
+    """Return the segment of a row, which may be a filler."""
     number, place = row
-    return Segment([filler], [filler], [0], [0.0]) if row == FILLER else episodes[number].segments[place]
+    return untrained(filler) if row == FILLER else episodes[number].segments[place]
+
+
+def untrained(id_: int) -> Segment:
+    """Return a row of one token after another, neither trained."""
+    return Segment([id_], [id_], [0], [0.0])
 
 
 def weigh_segments(trainer: Any, out: dict[str, Any], owners: Any) -> Any:

@@ -7,10 +7,8 @@ from gym_trl.errors import ConfigError
 from gym_trl.grpo.credit import ESTIMATORS
 from gym_trl.grpo.rewards import env_reward
 from gym_trl.grpo.rollout_func import RolloutFunc
+from gym_trl.grpo.segments import BY_ROWS, BY_TOKENS
 from gym_trl.grpo.trainer_engine import check_generation
-
-BY_TOKENS, BY_ROWS = ("cispo", "dapo"), ("dr_grpo", "grpo", "luspo", "sapo")
-"""Loss types that are the same for an episode in several rows as for one in a single row, the second with weights."""
 
 
 def check_settings(args: Any, played: RolloutFunc | None, named: Mapping[str, Any]) -> None:
