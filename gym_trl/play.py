@@ -228,7 +228,7 @@ async def play(
     chats = list(chat) if isinstance(chat, Sequence) else [chat] * seats
     episodes = [Episode(task, seat if seats > 1 else None, messages=list(preamble)) for seat in range(seats)]
     talks = [Conversation(one, chats[seat], sample, limits, history) for seat, one in enumerate(episodes)]
-    begun, number, episode = [False] * seats, 0, episodes[0]
+    episode = episodes[0]
     result: StepResult | EnvFailure = StepResult("")
     try:
         async with asyncio.timeout(timeout) as time:
@@ -240,17 +240,15 @@ async def play(
             while episode.stop_reason is None and isinstance(result, StepResult):
                 seat = (result.info.get("to_move", episode.seat) or 0) if seats > 1 else 0
                 episode = episodes[seat]
-                if not begun[seat]:
+                if not episode.opening:  # its first turn
                     assert isinstance(reset, StepResult)
-                    begun[seat] = True
                     episode.begin(replace(reset, observation=result.observation, info=result.info, state=result.state))
                 elif seats > 1:
                     episode.show(result)
                 if (action := await talks[seat].answer()) is None:
                     break
                 if seats > 1:
-                    episode.order.append(number)
-                    number += 1
+                    episode.order.append(sum(len(one.order) for one in episodes))
                 result = await _timed(step(action), episode)
                 if seats == 1 or isinstance(result, EnvFailure):
                     episode.step(result)
