@@ -19,12 +19,19 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     loop = asyncio.new_event_loop()
 
     def in_own_loop() -> T:
-        with asyncio.Runner(loop_factory=lambda: loop):  # its own run would let Ctrl-C wait until a step returns
-            return loop.run_until_complete(coroutine)
+        task = loop.create_task(coroutine)
+        try:
+            with asyncio.Runner(loop_factory=lambda: loop):  # its own run would let Ctrl-C wait until a step returns
+                return loop.run_until_complete(task)
+        finally:
+            if task.done() and not task.cancelled():
+                task.exception()  # an interrupt is raised by the loop, too: asyncio would log the task's
 
     try:
-        asyncio.get_running_loop()
+        around: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
     except RuntimeError:
+        around = None
+    if around is None:
         return in_own_loop()
 
     result: Future[T] = Future()
