@@ -68,8 +68,7 @@ def check_laws(episode: Episode, asked: list[tuple[list[int], list[int]]]) -> No
     assert found == [sampled for _, sampled in asked][: len(found)]
     row = episode.row
     assert sum(row.mask) == sum(len(sampled) for _, sampled in asked)
-    for number, start in enumerate(episode.starts):
-        segment = episode.segments[number]
+    for start, segment in zip(episode.starts, episode.segments, strict=True):
         assert row.completion_ids[start : start + len(segment.completion_ids)] == segment.completion_ids
 
 
