@@ -16,14 +16,16 @@ from gym_trl.errors import ChatTemplateError
 from gym_trl.text.thoughts import THOUGHTS, split_thinking
 from gym_trl.types import Answer, Message, TokenIds
 
-# Like CUT, Unicode reserves these for internal use, and no message has them.
-_ASKED, _SAID, _SHOWN, _AGAIN = "\ufdd1", "\ufdd2", "\ufdd3", "\ufdd4"
+# Texts of questions, of earlier answers and the last one, and of the observation after it in a rendering from which the
+# template's own text is read. Like CUT, Unicode reserves these for internal use, and no message has them.
+_ASKED, _EARLIER, _SAID, _SHOWN = "\ufdd1", "\ufdd4", "\ufdd2", "\ufdd3"
+_SYSTEM = Message("system", "Be brief.")
 _DEPTHS = (*range(1, 17), 40)
-_KEPT = 256
-_TEXTS = (
+_ODD_TEXTS = (
     "<think>\nHm.\n</think>\n\n",
     "Yes! 1 + 2 < 3 'no' \"so\"?\n\n# A\n* http://b.c [e] {f} tool " + "i " * 99,
 )
+_CACHED = 256
 
 
 class Stops(NamedTuple):
@@ -97,14 +99,18 @@ class Chat:
             raise ChatTemplateError(f"{self._name} has no chat template: pass one with chat_template=...")
         self.encoder = Encoder(tokenizer)
         # The members of a group begin alike, and many environments say the same.
-        self._opening_of, self._reply_to = lru_cache(_KEPT)(self._opening), lru_cache(_KEPT)(self._reply)
+        self._opening_of, self._reply_to = lru_cache(_CACHED)(self._opening), lru_cache(_CACHED)(self._reply)
         # How the template takes messages: as parts, and the system message as a part of the user's first one.
         asked = Message("user", _ASKED)
         self._wants_parts = self._folds_system = False
         self._wants_parts = _ASKED not in self._tried([asked])
         self._folds_system = _SHOWN not in self._tried([Message("system", _SHOWN), asked])
         # What it writes from an answer to the next one, around an observation.
-        self._tail = self._tried([*_exchanges(1), Message("user", _SHOWN)]).rpartition(_SAID)[2]
+        last = Message("user", _SHOWN)
+        self._tail = self._tried([*_exchanges(1), last]).rpartition(_SAID)[2]
+        # Mistral's writes the system message into the last user message; it belongs to the first.
+        with_system = self._tried([_SYSTEM, *_exchanges(1), last]).rpartition(_SAID)[2]
+        self._folds_system |= with_system != self._tail
         self.refusal = self._why_not()
         """Reason for which a conversation cannot be continued by ``reply``; empty if it can."""
         # What ends a response, and all up to there in a conversation that goes on.
@@ -121,12 +127,12 @@ class Chat:
         prompt = self._render([asked]).rpartition(_ASKED)[2]
         opened = [marks for marks in THOUGHTS if prompt.rfind(marks.opening) > prompt.rfind(marks.closing)]
         self._opened = opened[0].opening if opened else ""
-        self._before = before.removeprefix(prompt) if before.startswith(prompt) else ""
-        if opened and opened[0].closing not in self._before:
+        self._begins = before.removeprefix(prompt) if before.startswith(prompt) else ""
+        if opened and opened[0].closing not in self._begins:
             thought = [Message("user", _ASKED), Message("assistant", _SAID, reasoning_content=_SHOWN)]
             between = self._tried(thought, prompt=False).partition(_SHOWN)[2].partition(_SAID)[0]
-            self._before = between if opened[0].closing in between else f"\n{opened[0].closing}\n\n{opened[0].answer}"
-        self._heading = self.encoder.bare(split_thinking(self._before, self._opened).text)  # functionary's "all"
+            self._begins = between if opened[0].closing in between else f"\n{opened[0].closing}\n\n{opened[0].answer}"
+        self._heading = self.encoder.bare(split_thinking(self._begins, self._opened).text)  # functionary's "all"
 
     def open(self, messages: Sequence[Message]) -> TokenIds:
         """Return the ids of a conversation that the model is to continue, as the template writes it."""
@@ -141,11 +147,9 @@ class Chat:
                 return ids
         except ChatTemplateError:  # it rejects this text, or this kind of message
             pass
-        places = [chr(0xF0000 + number) for number in range(len(messages))]
-        text = self._render([Message(one.role, place) for one, place in zip(messages, places, strict=True)])
-        for message, place in zip(messages, places, strict=True):
-            text = text.replace(place, f"{CUT}{self.encoder.inert(message.content)}{CUT}")
-        return self.encoder.encode(text, begins=True)
+        places = {0xF0000 + n: f"{CUT}{self.encoder.inert(one.content)}{CUT}" for n, one in enumerate(messages)}
+        text = self._render([Message(one.role, chr(place)) for one, place in zip(messages, places, strict=True)])
+        return self.encoder.encode(text.translate(places), begins=True)
 
     def reply(self, text: str, *, closed: bool) -> TokenIds:
         """Return the ids between two responses: the rest of the turn unless it is ``closed``, a message, a prompt.
@@ -188,31 +192,28 @@ class Chat:
         """
         if not self.stop_ids:
             raise ChatTemplateError(f"{self._name} has no eos_token, and no token that ends the model's turn")
-        ids = self.encoder.encode(self._before + self.encoder.plain(text) + (self._closing or self._end))
+        ids = self.encoder.encode(self._begins + self.encoder.plain(text) + (self._closing or self._end))
         if (read := self.text(ids).text) != text.strip():
             raise ChatTemplateError(f"{self._name} cannot write the response {text!r:.80}: it is read as {read!r:.80}")
         return ids
 
     def _why_not(self) -> str:
         """Return why a conversation cannot be continued turn by turn, after rendering a few; empty if it can be."""
-        last, system = Message("user", _SHOWN), Message("system", "Be brief.")
+        last = Message("user", _SHOWN)
         if self._tail.count(_SHOWN) != 1:
             return self._refusal("leaves out messages or writes them twice")
-        # Mistral's writes the system message into the last user message; it belongs to the first.
-        with_system = self._tried([system, *_exchanges(1), last]).rpartition(_SAID)[2]
-        self._folds_system |= with_system != self._tail
         between = self._tail.partition(_SHOWN)[0]
-        for opening in ([], [system]):
+        for opening in ([], [_SYSTEM]):
             begun = self._render([*opening, Message("user", _ASKED)]).partition(_ASKED)[0]
             for count in _DEPTHS:
                 text = self._tried([*opening, *_exchanges(count), last])
                 if text.count(_SAID) != 1 or text.rpartition(_SAID)[2] != self._tail:
                     return self._refusal(f"writes a message differently after {count} answers")
-                before, *parts = text.replace(_SAID, _AGAIN).split(_AGAIN)[:-1]  # up to the first answer, between two
+                before, *parts = text.replace(_SAID, _EARLIER).split(_EARLIER)[:-1]  # before the first, between two
                 alike = {f"{between}{_ASKED}{before.partition(_ASKED)[2]}", *parts}
                 if before.partition(_ASKED)[0] != begun or len(parts) != count - 1 or len(alike) > 1:
                     return self._refusal("rewrites or leaves out messages when others follow")
-        for odd in _TEXTS:
+        for odd in _ODD_TEXTS:
             said = [replace(one, content=odd + one.content) for one in _exchanges(2)]
             if self._tried([*said, last]).rpartition(_SAID)[2] != self._tail:
                 return self._refusal(f"writes a message differently after others, such as {odd!r:.40}")
@@ -272,5 +273,5 @@ class Chat:
 
 def _exchanges(count: int) -> list[Message]:
     """Return questions and answers, the last of which is ``_SAID``."""
-    answers = [_AGAIN] * (count - 1) + [_SAID]
+    answers = [_EARLIER] * (count - 1) + [_SAID]
     return [message for answer in answers for message in (Message("user", _ASKED), Message("assistant", answer))]

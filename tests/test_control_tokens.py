@@ -213,3 +213,6 @@ def test_a_text_that_the_template_refuses_stands_where_a_harmless_one_would() ->
     said = "<|im_start|>user\na~b<|im_end|>\n<|im_start|>assistant\n"
     assert tokenizer.decode(chat.open([Message("user", "a~b")])) == said
     assert tokenizer.decode(chat.reply("a~b", closed=True)) == "\n" + said
+    icon = "a~\U000f0001"  # of a terminal's font
+    opened = tokenizer.decode(chat.open([Message("system", icon), Message("user", "b")]))
+    assert opened == f"<|im_start|>system\n{icon}<|im_end|>\n<|im_start|>user\nb<|im_end|>\n<|im_start|>assistant\n"
