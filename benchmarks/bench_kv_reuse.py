@@ -75,7 +75,7 @@ def play(engine: Engine, workload: list[Talk]) -> list[TokenIds]:
     ids = [list(talk.opening) for talk in workload]
 
     def ask(index: int, turn: int) -> None:
-        engine.submit(Request(str(index), list(ids[index]), workload[index].lengths[turn - 1], seed=index, turn=turn))
+        engine.submit(Request(str(index), list(ids[index]), workload[index].lengths[turn - 1], seed=index, number=turn))
 
     for index in range(len(workload)):
         ask(index, 1)

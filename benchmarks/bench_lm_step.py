@@ -84,7 +84,7 @@ def step(game: str, variant: str, folder: str | None = None) -> dict[str, float]
     from trl import GRPOConfig
 
     from gym_trl import GymGRPOTrainer, GymSpec
-    from gym_trl.engines.kv_cache import plain_attention
+    from gym_trl.engines.kv_cache import why_not_plain
     from gym_trl.grpo import speed, trainer_engine
     from gym_trl.players import load_model
     from gym_trl.testing import pretrained_folder
@@ -112,13 +112,13 @@ def step(game: str, variant: str, folder: str | None = None) -> dict[str, float]
         max_tokens_per_turn=6,
     )
     found: dict[str, float] = {}
-    plain = (lambda model: "to compare with it") if made.get("lockstep") else plain_attention
+    plain = (lambda model: "to compare with it") if made.get("lockstep") else why_not_plain
     played: list[float] = []
     computed: list[int] = []  # tokens of each forward pass since the last rollout
 
     def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, Any]:
         began = time.monotonic()
-        with patch("gym_trl.engines.transformers.plain_attention", plain):
+        with patch("gym_trl.engines.transformers.why_not_plain", plain):
             columns = spec.rollout_func(prompts, trainer)
         played.append(time.monotonic() - began)
         computed.clear()

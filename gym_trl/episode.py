@@ -125,10 +125,10 @@ class Episode:
     stop_reason: StopReason | None = None
     error: str | None = None
     terminated: bool = False
-    """The environment ended the episode; a scored episode that was not terminated was cut off."""
+    """The last step terminated, as Gymnasium says it; a scored episode that did not end so was truncated."""
     last: StepResult = field(default_factory=lambda: StepResult(""))
     """Result of the reset or of the last step."""
-    declares: bool = False
+    declares_success: bool = False
     """The environment declares success, so that a scored episode without it has failed."""
     markov_keys: bool = False
     """States that share a key are promised to behave alike; see ``gym_trl.wrappers.state_key``."""
@@ -205,7 +205,7 @@ class Episode:
             self.stop(reset.reason, reset.error)
             return
         self.last, self.loss_return = reset, reset.loss_return
-        self.declares = reset.declares_success
+        self.declares_success = reset.declares_success
         self.markov_keys, self.task_key = reset.markov_keys, reset.task_key
         begun = self.messages.pop().content if self.messages and self.messages[-1].role == "user" else ""
         texts = begun, reset.instructions, reset.observation
@@ -249,7 +249,7 @@ class Episode:
     def show(self, result: StepResult) -> None:
         """Append an observation to the conversation."""
         self.last, self.terminated = result, result.terminated
-        self.declares |= result.info.get("success") is not None
+        self.declares_success |= result.info.get("success") is not None
         self.messages.append(Message("user", result.observation))
 
     def earn(self, reward: float) -> None:
@@ -267,7 +267,7 @@ class Episode:
         if self.scored and not abs(self.paid) <= LARGEST:
             self.stop_reason, self.error = StopReason.ENV_ERROR, f"the rewards add up to {self.paid:g}"
         declared = self.last.info.get("success")
-        if self.scored and (self.declares or declared is not None):  # what was cut off has solved nothing
+        if self.scored and (self.declares_success or declared is not None):  # what was cut off has solved nothing
             self.success = bool(declared) and not reason.cut_off
 
 

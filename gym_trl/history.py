@@ -30,10 +30,10 @@ def rendered(shown: Conversation) -> Sequence[Message]:
 
 
 def last_turns(count: int) -> History:
-    """Show the opening and the last ``count`` turns, as soon as there are twice as many, or no room for another one.
+    """Show the opening and the last ``count`` turns when more than twice as many are shown, or there is no room.
 
-    ``GymSpec(env, history=last_turns(8), max_tokens_per_turn=64)``: a segment is then up to eight turns longer than its
-    prompt, which makes episodes cheaper than a prompt of their own for each turn.
+    ``GymSpec(env, history=last_turns(8), max_tokens_per_turn=64)``: a segment then begins with eight turns and grows by
+    nine, which makes episodes cheaper than a prompt of their own for each turn.
     """
     check_counts(count=count)
 

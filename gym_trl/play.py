@@ -70,7 +70,7 @@ class Conversation:
     history: "History | None"
     messages: list[Message] = field(default_factory=list)
     """Messages that the model is shown; the last one is the latest observation."""
-    _told: int = 0  # number of the episode's messages that were shown
+    _told: int = 0  # number of the episode's messages that have been added to these
     _spans: list[Span] = field(default_factory=list)  # sampled since the last turn
     _failure: BaseException | None = None  # of the engine, which is not one of the history
 
@@ -167,7 +167,7 @@ class Conversation:
     def _prompt(self, messages: Sequence[Message], *, anew: bool) -> tuple[TokenIds, TokenIds | None]:
         """Return the ids of a prompt, and those that it adds to the segment so far; ``None`` if it begins another one.
 
-        The last message is appended to the ids so far. A prompt that is rendered ``anew`` may not begin with them.
+        The last message is appended to the ids so far. A prompt that is rendered ``anew`` need not begin with them.
         """
         segments = self.episode.segments
         if segments and not anew:

@@ -54,7 +54,7 @@ async def rollout(
         pool: Steps the environments.
         engine: Samples the responses.
         chat: Converts messages to ids.
-        seeds: Seed of the sampling of each task; its requests get seeds derived from it.
+        seeds: Seed of the sampling of each task, from which each request has its own. Default: its index.
         preambles: Messages before the first observation of each task.
         max_alive: Maximum number of episodes that hold an environment at once.
         on_finish: Called with the index of each task and its episodes as soon as these have ended.
@@ -66,7 +66,7 @@ async def rollout(
     with rare_full_collections():
         async with asking(engine) as ask:
 
-            async def one(number: int) -> list[Episode]:
+            async def play_task(number: int) -> list[Episode]:
                 seed, key, count = seeds[number] if seeds else number, str(number), 0
                 several = options.get("seats", 1) > 1
 
@@ -83,7 +83,7 @@ async def rollout(
                 finally:
                     pool.release(key)
 
-            return await gather(one, len(tasks), max_alive=max_alive, on_finish=on_finish)
+            return await gather(play_task, len(tasks), max_alive=max_alive, on_finish=on_finish)
 
 
 async def gather(

@@ -74,7 +74,7 @@ class FinishReason(StrEnum):
     CANCELLED = "cancelled"
     """The request was cancelled."""
     TIMEOUT = "timeout"
-    """The request's deadline passed."""
+    """The engine had no answer within its time for a request."""
     ERROR = "error"
     """The request failed; ``Completion.error`` has the message."""
 
@@ -164,7 +164,7 @@ class Task:
 class Request:
     """Request to an engine: continue ``prompt_ids`` by at most ``max_tokens``.
 
-    >>> Request("7", [1, 2], max_tokens=9, seed=0, turn=3).id
+    >>> Request("7", [1, 2], max_tokens=9, seed=0, number=3).id
     '7-3'
     """
 
@@ -175,13 +175,13 @@ class Request:
     max_tokens: int
     seed: int
     """Seed for engines with seeded sampling; different for each request of a rollout."""
-    turn: int = 0
-    """Number of the request in its episode, from 1; 0 for a request that does not belong to an episode."""
+    number: int = 0
+    """Number of the request among those of all seats of a game, from 1; 0 for one that is not of a game."""
 
     @property
     def id(self) -> str:
         """Id of the request, which its completion has as ``request_id``."""
-        return f"{self.episode_id}-{self.turn}" if self.turn else self.episode_id
+        return f"{self.episode_id}-{self.number}" if self.number else self.episode_id
 
 
 @dataclass(frozen=True, slots=True)

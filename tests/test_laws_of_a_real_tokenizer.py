@@ -72,7 +72,7 @@ class Played:
 
 def play(chat: Chat, texts: Sequence[str], answers: Sequence[TokenIds], *, preamble: Sequence[Message] = ()) -> Played:
     """Play an episode whose observations and sampled ids are given."""
-    engine = ScriptedEngine(lambda request: list(answers[request.turn - 1]))
+    engine = ScriptedEngine(lambda request: list(answers[request.number - 1]))
     options: dict[str, Any] = {"limits": Limits(tokens_per_turn=64), "preambles": [preamble]}
     with InlinePool(lambda _: Recital(texts)) as pool:
         [[result]] = run(rollout([Task("Recital", 0)], pool=pool, engine=engine, chat=chat, **options))

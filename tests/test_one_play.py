@@ -295,7 +295,7 @@ def test_models_and_policies_in_all_seats_play_the_same_game(
     spec = EnvSpec(source, seats="self", action_format=None, turn_limit=turn_limit)
     [env_id] = spec.weights
     task, counts = Task(env_id, 3), {0: itertools.count(), 1: itertools.count()}
-    engine = ScriptedEngine(lambda request: CHAT.say(said[(request.turn - 1) % len(said)]))
+    engine = ScriptedEngine(lambda request: CHAT.say(said[(request.number - 1) % len(said)]))
 
     def seated(seat: int) -> TextPlayer:
         return TextPlayer(lambda env, seed: lambda observation, info: said[next(counts[seat]) % len(said)], raw=True)

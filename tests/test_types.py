@@ -28,7 +28,7 @@ def test_what_is_no_task_is_named(text):
 @pytest.mark.parametrize("reason", StopReason)
 @pytest.mark.parametrize("turns", [0, 2])
 def test_only_faults_outside_the_model_leave_an_episode_without_a_score(reason, turns):
-    episode = Episode(Task("A", 0), declares=True)
+    episode = Episode(Task("A", 0), declares_success=True)
     for _ in range(turns):
         episode.answer("go")
     episode.stop(reason)

@@ -3,7 +3,7 @@
 A pass has one row: the new tokens of all its sequences one after the other, without padding, each with its position in
 its sequence. Linear layers see them together; an attention function that is registered with Transformers writes the new
 keys and values into the arena and lets each token attend to its own sequence, up to itself. That is right for models in
-which tokens meet in full causal attention alone (``plain_attention``).
+which tokens meet in full causal attention alone (``why_not_plain``).
 """
 
 from collections.abc import Iterator, Sequence
@@ -210,8 +210,8 @@ class NotPlainError(Exception):
     """The model does something else than attending to all of its own sequence; the message says what."""
 
 
-def plain_attention(model: Any) -> str | None:
-    """Return ``None`` if tokens of a model meet in full causal attention alone, or else what it has instead.
+def why_not_plain(model: Any) -> str | None:
+    """Return what a model has in place of full causal attention, or ``None`` if its tokens meet in that alone.
 
     It goes by what the model says of itself; what only its forward pass shows raises ``NotPlainError`` there.
     """

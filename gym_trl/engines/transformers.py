@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gym_trl.engines.attention_backends import no_cudnn_attention
-from gym_trl.engines.kv_cache import Block, Ids, KVCache, NotPlainError, attending, compute, plain_attention
+from gym_trl.engines.kv_cache import Block, Ids, KVCache, NotPlainError, attending, compute, why_not_plain
 from gym_trl.engines.protocol import Engine
 from gym_trl.engines.sampler import End, Sampler
 from gym_trl.errors import ConfigError, EngineError, MissingDependencyError
@@ -101,7 +101,7 @@ class TransformersEngine(Engine):
         if model.config.is_encoder_decoder or getattr(model.config, "is_decoder", None) is False:
             raise ConfigError(f"the model must be a decoder that reads from left to right, got {type(model).__name__}")
         self.model = model
-        self.lockstep = plain_attention(model)
+        self.lockstep = why_not_plain(model)
         """Reason for which whole prompts are generated in lockstep, or ``None``; some models show it in a pass only."""
         self._sampler, self._end = Sampler(sampling or {}), End(eos_ids, stop_strings, decode)
         self._pad_id, self._positions = pad_id, context_of(model.config)

@@ -223,15 +223,15 @@ def advantages(members: Sequence[Turns], estimator: Estimator, scale_rewards: st
     return found
 
 
-def dead_groups(members: Sequence[Turns], estimator: Estimator) -> set[int]:
-    """Return the groups none of whose turns has an advantage, among all scored episodes of a batch.
+def dead_groups(members: Sequence[Turns], values: Advantages) -> set[int]:
+    """Return the groups none of whose turns has an advantage, of all scored episodes of a batch and their advantages.
 
     With GRPO's own estimator these are the groups whose returns are all equal (dynamic sampling: Yu et al. 2025,
     "DAPO", arXiv:2503.14476, equation 11). A group without a scored episode is not dead: what failed is the
     infrastructure, and more tasks would fail with it.
     """
-    values = zip(members, advantages(members, estimator, "none"), strict=True)
-    return {one.group for one in members} - {one.group for one, row in values if any(row)}
+    alive = {one.group for one, row in zip(members, values, strict=True) if any(row)}
+    return {one.group for one in members} - alive
 
 
 def _checked(estimator: Estimator, group: Sequence[Turns]) -> Advantages:

@@ -5,10 +5,10 @@ from typing import Any
 
 from gym_trl.episode import Episode
 from gym_trl.errors import ConfigError
-from gym_trl.grpo.credit import Estimator, Turns, dead_groups
+from gym_trl.grpo.credit import Estimator, Turns, advantages, dead_groups
 from gym_trl.grpo.dataset import read_prompt
 from gym_trl.seeding import derive_seed
-from gym_trl.types import Task
+from gym_trl.types import Message, Task
 
 _TRIES = 16
 
@@ -20,7 +20,7 @@ def replace_dead_groups(
     play_again: Callable[[list[int], int], list[list[Episode]]],
     rounds: int,
 ) -> list[Episode]:
-    """Play games of dead groups again, in place, and return the episodes before.
+    """Play the games of dead groups again, and return the episodes that these replace in ``played``.
 
     Every process joins in every round, also without a game of a dead group.
 
@@ -37,7 +37,8 @@ def replace_dead_groups(
     for attempt in range(1, rounds + 1):
         pairs = zip(groups, played, strict=True)
         mine = [Turns.of(one, group) for group, seats in pairs for one in seats if one.scored]
-        if not (dead := dead_groups(gather_object(mine), estimator)):
+        scored = gather_object(mine)
+        if not (dead := dead_groups(scored, advantages(scored, estimator, "none"))):
             break
         places = [place for place, group in enumerate(groups) if group in dead]
         for place, seats in zip(places, play_again(places, attempt), strict=True):
@@ -46,8 +47,8 @@ def replace_dead_groups(
     return replaced
 
 
-def other_task(dataset: Any, now: Task, seed: int) -> Task:
-    """Return a task of a dataset, chosen by a seed, that is not the one of now.
+def other_task(dataset: Any, now: Task, seed: int) -> tuple[list[Message], Task]:
+    """Return a task of a dataset, chosen by a seed, that is not the one of now, after the messages before it.
 
     Raises:
         ConfigError: Rows of the dataset cannot be chosen, have columns for reward functions, or no other task.
@@ -58,7 +59,7 @@ def other_task(dataset: Any, now: Task, seed: int) -> Task:
             "datasets.Dataset with its columns"
         )
     for number in range(_TRIES):
-        _, task = read_prompt(dataset[derive_seed(seed, number) % len(dataset)]["prompt"])
+        preamble, task = read_prompt(dataset[derive_seed(seed, number) % len(dataset)]["prompt"])
         if task is not None and task != now:
-            return task
+            return preamble, task
     raise ConfigError(f"resample_dead_groups found no other task than {now}: give more tasks (num_tasks)")

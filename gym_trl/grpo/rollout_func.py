@@ -57,7 +57,7 @@ class Training:
     dataloader: Any = None
     """Rows of the evaluation."""
     calls: Counter[Any] = field(default_factory=Counter)
-    """Number of rollouts, by split and step; of those of the training, by ``"train"``."""
+    """Number of rollouts, by split and step, and by split."""
     alarm: FailureAlarm = field(default_factory=FailureAlarm)
 
 
@@ -119,7 +119,7 @@ class RolloutFunc:
 
     @property
     def by_turn(self) -> bool:
-        """Turns have advantages of their own, or those of the seats of a game, which TRL would mix up."""
+        """True if turns have advantages of their own, or seats are compared apart; TRL compares all rows of a group."""
         return self.estimator is not ESTIMATORS["episode"] or self.seats > 1
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
@@ -144,7 +144,7 @@ class RolloutFunc:
             tasks.append(task)
         level = kept.get("level", 0) if split == "train" else self.levels - 1
 
-        def play(places: Sequence[int], attempt: int = 0) -> list[list[Episode]]:
+        def play_games(places: Sequence[int], attempt: int = 0) -> list[list[Episode]]:
             of_call = "sampling", split, step, call
             seeds = [derive_seed(self.seed, *of_call, *divmod(first + place, size), attempt) for place in places]
             chosen = [curriculum.at_level(tasks[place], level) if self.levels else tasks[place] for place in places]
@@ -153,21 +153,21 @@ class RolloutFunc:
         def play_again(places: Sequence[int], attempt: int) -> list[list[Episode]]:
             for place in places:
                 seed = derive_seed(self.seed, "drawn", step, call, groups[place], attempt)  # the same on every process
-                tasks[place] = other_task(trainer.train_dataset, tasks[place], seed)
-            return play(places, attempt)
+                preambles[place], tasks[place] = other_task(trainer.train_dataset, tasks[place], seed)
+            return play_games(places, attempt)
 
         number = len(games) if split == "train" else self._not_repeated(trainer, len(games), call)
-        played = play(range(number)) + [[_unplayed(task)] * self.seats for task in tasks[number:]]
+        played = play_games(range(number)) + [[_unplayed(task)] * self.seats for task in tasks[number:]]
         replaced: list[Episode] = []
         if split == "train" and self.resample:
             replaced = replace_dead_groups(groups, played, self.estimator, play_again, self.resample)
         episodes = [episode for seats in played for episode in seats]
-        outcomes = self._learn(trainer, training, kept, episodes, replaced)
+        outcomes = self._count(trainer, training, kept, episodes, replaced)
         if split == "train" and training.calls[split] <= IN_A_ROW:
             check_openings(groups, played)
         if self.on_rollout is not None:
             self.on_rollout(Rollout(split, step, episodes, replaced))
-        return columns(episodes, end_ids(trainer)[0]) | {"outcomes": tuple(outcomes)}
+        return columns(episodes, end_ids(trainer)[0]) | {"outcomes": tuple(outcomes)}  # a list would be a column
 
     def check(self, trainer: Any) -> None:
         """Check that a trainer can train on these episodes, before its first rollout.
@@ -225,7 +225,7 @@ class RolloutFunc:
         """Return the episodes of the seats of each game, with an engine around the trainer's model as it is now."""
         from torch import no_grad
 
-        async def play(engine: Any, limits: Limits) -> list[list[Episode]]:
+        async def played(engine: Any, limits: Limits) -> list[list[Episode]]:
             with no_grad():  # it is a property of the thread
                 return await rollout(
                     tasks,
@@ -244,9 +244,9 @@ class RolloutFunc:
         with trainer_engine(trainer, chat, self.sampling, seeded=False) as engine:
             contexts = [length for length in (self.max_context, context_length(trainer)) if length]
             limits = Limits(self.max_tokens_per_turn, trainer.args.max_completion_length, min(contexts, default=None))
-            return run(play(engine, limits))
+            return run(played(engine, limits))
 
-    def _learn(
+    def _count(
         self,
         trainer: Any,
         training: Training,

@@ -6,7 +6,7 @@ from typing import Any
 from gym_trl.episode import Episode, Segment
 
 BY_TOKENS, BY_ROWS = ("cispo", "dapo"), ("dr_grpo", "grpo", "luspo", "sapo")
-"""Loss types that are the same for an episode in several rows as for one in a single row, the second with weights."""
+"""Loss types that do not depend on the number of an episode's rows: as they are, and with ``weigh_segments``."""
 FILLER = (-1, 0)
 """Row of no episode."""
 
@@ -30,7 +30,7 @@ def segment_of(episodes: Sequence[Episode], row: tuple[int, int], filler: int) -
 
 
 def untrained(id_: int) -> Segment:
-    """Return a row of one token after another, neither trained."""
+    """Return a row of a prompt and a completion of one token each, which is not trained."""
     return Segment([id_], [id_], [0], [0.0])
 
 

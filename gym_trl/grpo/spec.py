@@ -123,11 +123,11 @@ class GymSpec:
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "env", "__class__")}
         given["env_kwargs"] = env_kwargs or {}
-        text = {name: given.pop(name) for name in EnvSpec.__dataclass_fields__ if name in given}
+        of_env = {name: given.pop(name) for name in EnvSpec.__dataclass_fields__ if name in given}
         self.env = env
-        self.env_spec = EnvSpec(env, state_keys=credit != "episode", **text)
+        self.env_spec = EnvSpec(env, state_keys=credit != "episode", **of_env)
         """Environments, as they are made for training."""
-        self.options = text | check_options(given)
+        self.options = of_env | check_options(given)
         """Arguments, all of which are checked."""
         self._probed = self.env_spec.probe(self.options["executor"], step_timeout=step_timeout)
         self.executor = self._probed.executor

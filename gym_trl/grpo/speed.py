@@ -38,8 +38,8 @@ def logprobs_and_entropies(
     model is wrapped (several processes or devices, DeepSpeed, FSDP, ``torch_compile``), and for models that
     ``can_score`` does not accept.
 
-    Where nothing was sampled in the micro-batch of a training step, its log-probabilities are the old ones or those of
-    the reference model, so that ratios, which TRL masks afterwards, are never infinite; entropies are 0 there.
+    At positions that were not sampled, a training step has the old log-probabilities or those of the reference model,
+    so that ratios, which TRL masks afterwards, are never infinite; entropies are 0 there.
 
     Args:
         trainer: The trainer.
@@ -153,14 +153,14 @@ def compute_shared(model: Any, ids: Any, attended: Any, *, before: int) -> tuple
     """
     from transformers import DynamicCache
 
-    from gym_trl.engines.kv_cache import plain_attention
+    from gym_trl.engines.kv_cache import why_not_plain
 
     whole = _whole(model)
     names = signature(whole.base_model.forward).parameters
     name = next((one for one in ("cache", "past_key_values") if one in names), None)  # in new releases, in older ones
     computed_again = whole.training and any(getattr(part, "gradient_checkpointing", False) for part in whole.modules())
     shared = min(before, int(((ids == ids[:1]) & (attended == 1)).all(0).long().cumprod(0).sum()))
-    if name is None or computed_again or plain_attention(whole) or len(ids) == 1 or 4 * shared < ids.shape[1]:
+    if name is None or computed_again or why_not_plain(whole) or len(ids) == 1 or 4 * shared < ids.shape[1]:
         return 0, {}
     cache = DynamicCache(config=whole.config)
     whole.base_model(input_ids=ids[:1, :shared], use_cache=True, **{name: cache})

@@ -11,7 +11,7 @@ from gym_trl.engines.attention_backends import no_cudnn_attention
 from gym_trl.episode import Episode
 from gym_trl.errors import needs
 from gym_trl.grpo.adapters import sync_weights
-from gym_trl.grpo.credit import ESTIMATORS, Turns, advantages
+from gym_trl.grpo.credit import ESTIMATORS, Turns, advantages, dead_groups
 from gym_trl.grpo.rewards import Outcome, env_reward, metrics
 from gym_trl.grpo.rollout_func import RolloutFunc
 from gym_trl.grpo.segments import rows_of_segments, segment_of, weigh_segments
@@ -130,10 +130,10 @@ class GymGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
         scored = torch.tensor(gather_object([one.scored for one in episodes]), device=rewards.device)
         rewards = rewards.masked_fill(~scored.unsqueeze(1), torch.nan)
         if self.model.training:
-            self._compare(episodes, rewards)
+            self._set_advantages(episodes, rewards)
         return rewards
 
-    def _compare(self, episodes: Sequence[Episode], rewards: Any) -> None:
+    def _set_advantages(self, episodes: Sequence[Episode], rewards: Any) -> None:
         """Give the turns of this process's episodes their advantages, and note the share of the groups without any.
 
         What functions pay besides the environment's return belongs to the last turn.
@@ -152,9 +152,7 @@ class GymGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
         before = sum(map(len, of_processes[: self.accelerator.process_index]))
         estimator = ESTIMATORS["episode"] if self.gym_rollout_func is None else self.gym_rollout_func.estimator
         values = advantages(everyone, estimator, self.scale_rewards)
-        alive = {member.group for member, row in zip(everyone, values, strict=True) if any(row)}
-        groups = {member.group for member in everyone}
-        self._share_of_dead_groups = len(groups - alive) * self.num_generations / len(rewards)
+        self._share_of_dead_groups = len(dead_groups(everyone, values)) * self.num_generations / len(rewards)
         own = values[before : before + len(members)]
         for one, row in zip((one for one in episodes if one.scored), own, strict=True):
             for turn, value in zip(one.turns, row, strict=True):

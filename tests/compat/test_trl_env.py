@@ -188,7 +188,7 @@ class Counting(TransformerModel):
 
     def engine(self, chat):
         def answer(request):
-            self.asked[request.turn] += 1
+            self.asked[request.number] += 1
             return self.tokenizer.encode("1<|end|>", add_special_tokens=False)
 
         return ScriptedEngine(answer)

@@ -56,7 +56,7 @@ def ids(tiny, text):
 
 
 def requests(tiny, texts, *, max_tokens=12, seed=0):
-    return [Request(str(i), ids(tiny, text), max_tokens, seed + i, turn=1) for i, text in enumerate(texts)]
+    return [Request(str(i), ids(tiny, text), max_tokens, seed + i, number=1) for i, text in enumerate(texts)]
 
 
 def sample(server, asked, **options):
@@ -173,10 +173,10 @@ def tokens_until_cancelled(server, tiny, seed):
 
     async def cancel():
         async with ServerEngine(server.url, concurrency=1, sampling={"ignore_eos": True}, check=False) as engine:
-            slow = asyncio.create_task(engine.sample(Request("slow", ids(tiny, "go"), CONTEXT - 8, seed, turn=1)))
+            slow = asyncio.create_task(engine.sample(Request("slow", ids(tiny, "go"), CONTEXT - 8, seed, number=1)))
             while not slow.done() and not await asyncio.to_thread(server.metric, "num_requests_running"):
                 pass
-            following = asyncio.create_task(engine.sample(Request("next", ids(tiny, "go"), 3, 0, turn=1)))
+            following = asyncio.create_task(engine.sample(Request("next", ids(tiny, "go"), 3, 0, number=1)))
             slow.cancel()
             assert len((await following).ids) == 3
 

@@ -328,8 +328,8 @@ def test_an_interrupted_rollout_leaves_nothing_running(llm, tiny, failure):
 
 def test_requests_of_another_engine_in_the_llm_are_left_alone(llm):
     left, ours = VLLMEngine(llm), VLLMEngine(llm)
-    left.submit(Request("0", [8] * 40, 3, 0, turn=1))
-    ours.submit(Request("0", [7], 6, 0, turn=1))
+    left.submit(Request("0", [8] * 40, 3, 0, number=1))
+    ours.submit(Request("0", [7], 6, 0, number=1))
     assert [c.request_id for c in ours.collect(block=True)] == ["0-1"]
     assert not ours.collect(block=True)
     left.cancel("0-1")  # it had finished, and is ignored

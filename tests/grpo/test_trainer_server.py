@@ -94,7 +94,7 @@ def ask(of, changes=None):
     async def sample(engine):
         assert isinstance(engine, ServerEngine)
         async with engine:
-            return [await engine.sample(Request("0", [1, 2], 5, 0, turn=1))]
+            return [await engine.sample(Request("0", [1, 2], 5, 0, number=1))]
 
     with trainer_engine(of, ByteChat(), changes) as engine:
         return asyncio.run(sample(engine))

@@ -25,7 +25,7 @@ from gym_trl.grpo.rewards import Outcome, metrics
 from gym_trl.grpo.rollout_func import STATE
 from gym_trl.spaces import AnyText
 from gym_trl.testing import tiny_tokenizer
-from gym_trl.types import Task
+from gym_trl.types import Message, Task
 
 GROUP = 4
 
@@ -420,7 +420,9 @@ def test_dead_groups_are_played_again_with_other_tasks_and_counted(credit: str, 
 
 def test_a_dead_group_plays_another_task_which_there_must_be() -> None:
     tasks = [Task("Any", 0), Task("Any", 1)]
-    assert all(other_task(make_dataset(tasks), tasks[0], seed) == tasks[1] for seed in range(20))
+    prompts = [*make_dataset(tasks[:1])["prompt"], *make_dataset(tasks[1:], system_prompt="Be brief.")["prompt"]]
+    other = [Message("system", "Be brief.")], tasks[1]
+    assert all(other_task(Dataset.from_dict({"prompt": prompts}), tasks[0], seed) == other for seed in range(20))
     with pytest.raises(ConfigError, match="num_tasks"):
         other_task(make_dataset(tasks[:1]), tasks[0], 0)
 

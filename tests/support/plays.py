@@ -171,7 +171,7 @@ class Play(NamedTuple):
     @property
     def engine(self) -> ScriptedEngine:
         """Engine that says the words."""
-        return ScriptedEngine(lambda request: CHAT.say(self.words[(request.turn - 1) % len(self.words)]))
+        return ScriptedEngine(lambda request: CHAT.say(self.words[(request.number - 1) % len(self.words)]))
 
 
 def make_named(env_id: str) -> gym.Env[Any, Any]:

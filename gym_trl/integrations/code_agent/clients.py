@@ -78,7 +78,7 @@ class Client(ABC):
             ids = self.encode(prompt) if isinstance(prompt, str) else list(prompt)
             for _ in range(config.n):
                 seed = derive_seed("generate", call, len(requests))
-                requests.append(Request(str(len(requests)), ids, config.max_tokens, seed, turn=1))
+                requests.append(Request(str(len(requests)), ids, config.max_tokens, seed, number=1))
         with self.engine(config, Stops(self.stop_ids, tuple(config.stop or ()))) as engine:
             completions = sample_all(engine, requests)
         for place, (request, completion) in enumerate(zip(requests, completions, strict=True)):
