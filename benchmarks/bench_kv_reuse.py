@@ -81,7 +81,7 @@ def play(engine: Engine, workload: list[Talk]) -> list[TokenIds]:
         ask(index, 1)
     running = len(workload)
     while running:
-        for completion in engine.collect(block=True):
+        for completion in engine.collect():
             index, turn = map(int, completion.request_id.split("-"))
             ids[index] += completion.ids
             if turn == len(workload[index].lengths):
@@ -146,7 +146,7 @@ def continuous_batching(folder: str) -> Made:
         def submit(self, request: Request) -> None:
             self.manager.add_request(request.prompt_ids, request_id=request.id, max_new_tokens=request.max_tokens)
 
-        def collect(self, *, block: bool) -> list[Completion]:
+        def collect(self) -> list[Completion]:
             while True:
                 result = self.manager.get_result(timeout=0.5)
                 if result is None and not self.manager.is_running():

@@ -28,6 +28,7 @@ from gym_trl.types import (
 
 MAX_TURNS = 10_000
 """Number of turns after which an episode is taken to have no end."""
+_NOTHING = StepResult("")
 
 
 @dataclass
@@ -118,22 +119,18 @@ class Episode:
     """The whole conversation, also what a history leaves out."""
     opening: int = 0
     """Number of messages before the first response."""
-    loss_return: float = 0.0
-    """Return of an episode that is lost, as known after the reset: one that is cut off is worth no more."""
     success: bool | None = None
     """Success as the environment declares it; ``None`` if it does not, or if the episode is unscored."""
     stop_reason: StopReason | None = None
     error: str | None = None
     terminated: bool = False
     """The last step terminated, as Gymnasium says it; a scored episode that did not end so was truncated."""
-    last: StepResult = field(default_factory=lambda: StepResult(""))
+    reset: StepResult = _NOTHING
+    """Result of the reset, which says what a loss is worth and how states and tasks are named."""
+    last: StepResult = _NOTHING
     """Result of the reset or of the last step."""
     declares_success: bool = False
     """The environment declares success, so that a scored episode without it has failed."""
-    markov_keys: bool = False
-    """States that share a key are promised to behave alike; see ``gym_trl.wrappers.state_key``."""
-    task_key: str = ""
-    """Name of the task, the same for all seeds whose episodes have the same states; empty if there is none."""
     order: list[int] = field(default_factory=list)
     """Index of each turn among the turns of all seats of its game; empty in environments of one seat."""
     model_seconds: float = 0.0
@@ -204,9 +201,8 @@ class Episode:
             reset.raise_mistake()
             self.stop(reset.reason, reset.error)
             return
-        self.last, self.loss_return = reset, reset.loss_return
+        self.reset = self.last = reset
         self.declares_success = reset.declares_success
-        self.markov_keys, self.task_key = reset.markov_keys, reset.task_key
         begun = self.messages.pop().content if self.messages and self.messages[-1].role == "user" else ""
         texts = begun, reset.instructions, reset.observation
         self.messages.append(Message("user", "\n\n".join(text for text in texts if text)))
@@ -263,7 +259,7 @@ class Episode:
             return
         self.stop_reason, self.error = reason, error
         if reason.cut_off or charged:
-            self.earn(min(0.0, self.loss_return - self.paid))
+            self.earn(min(0.0, self.reset.loss_return - self.paid))
         if self.scored and not abs(self.paid) <= LARGEST:
             self.stop_reason, self.error = StopReason.ENV_ERROR, f"the rewards add up to {self.paid:g}"
         declared = self.last.info.get("success")

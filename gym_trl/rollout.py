@@ -146,7 +146,7 @@ async def asking(engine: Engine | AsyncEngine) -> AsyncIterator[Ask]:
     async def drive() -> None:
         while True:
             await work.wait()
-            for completion in engine.collect(block=False):
+            for completion in engine.collect():
                 if (future := waiting.get(completion.request_id)) is not None and not future.done():
                     future.set_result(completion)
             if all(future.done() for future in waiting.values()):

@@ -188,7 +188,7 @@ def test_an_engine_of_three_methods_and_one_that_is_awaited_play() -> None:
         def submit(self, request: Any) -> None:
             self.asked.append(request)
 
-        def collect(self, *, block: bool) -> list[Completion]:
+        def collect(self) -> list[Completion]:
             asked, self.asked = self.asked, []
             return [Completion(request.id, ids := guess(request), [-1.0] * len(ids)) for request in asked]
 

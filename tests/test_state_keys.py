@@ -89,13 +89,13 @@ auto: Any = partial(EnvSpec, state_keys=True, action_format=None)
 def test_an_episode_has_a_key_before_each_turn() -> None:
     result = played(auto(Line, turn_limit=9), "right", "left", "right", "right", "right")
     assert keys(result) == ("(0, 9)", "(1, 8)", "(0, 7)", "(1, 6)", "(2, 5)")
-    assert result.markov_keys
+    assert result.reset.markov_keys
 
 
 def test_no_key_is_computed_if_nobody_asks() -> None:
     result = played(EnvSpec(partial(Line, key=lambda position: [position]), action_format=None), "right")
     assert result.stop_reason is StopReason.ENDED
-    assert (set(keys(result)), result.markov_keys) == ({""}, False)
+    assert (set(keys(result)), result.reset.markov_keys) == ({""}, False)
 
 
 @pytest.mark.parametrize("executor", ["thread", "process"])
@@ -103,7 +103,7 @@ def test_every_executor_brings_the_same_keys(executor: str) -> None:
     for spec in (auto(Line, turn_limit=4), auto(Nameless, turn_limit=4)):
         here, there = (played(spec, "right", "left", executor=where) for where in ("inline", executor))
         assert keys(here) == keys(there)
-        assert here.markov_keys == there.markov_keys
+        assert here.reset.markov_keys == there.reset.markov_keys
 
 
 def test_a_turn_limit_makes_time_part_of_a_markov_key_and_not_of_another() -> None:
@@ -127,7 +127,7 @@ def test_a_turn_that_crashes_has_a_key_before_it() -> None:
 def test_the_history_is_the_key_of_an_environment_without_one() -> None:
     one, same, other = (played(auto(Nameless, turn_limit=3), *said) for said in (("left",), ("left",), ("right",)))
     assert keys(one) == keys(same)
-    assert not one.markov_keys
+    assert not one.reset.markov_keys
     assert keys(one)[0] == keys(other)[0]
     assert not set(keys(one)[1:]) & set(keys(other)[1:])
     unreadable = (played(EnvSpec(Nameless, state_keys=True, turn_limit=3), said) for said in ("what?", "why?"))

@@ -22,12 +22,8 @@ class Engine(Closing):
         """
 
     @abstractmethod
-    def collect(self, *, block: bool) -> list[Completion]:
-        """Advance generation and return what has finished since the last call.
-
-        If ``block`` and a request is pending, return at least one completion. Otherwise return after a small piece of
-        work (an engine step, some milliseconds), possibly with an empty list.
-        """
+    def collect(self) -> list[Completion]:
+        """Do a small piece of work, such as a step, and return what has finished, which may be nothing yet."""
 
     @abstractmethod
     def cancel(self, request_id: str) -> None:

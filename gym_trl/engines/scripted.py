@@ -17,12 +17,14 @@ class ScriptedEngine(Engine):
     A tick is one engine step. At most ``slots`` requests run at once and the others wait, as in a real engine;
     ``steps`` counts the ticks with running requests. ``requests`` lists all submitted requests.
 
-    >>> engine = ScriptedEngine(lambda request: [7, 8], delay=lambda request: 3)
+    >>> engine = ScriptedEngine(lambda request: [7, 8], delay=lambda request: 2)
     >>> engine.submit(Request("a", [1, 2], max_tokens=1, seed=0))
-    >>> engine.collect(block=True)
+    >>> engine.collect()
+    []
+    >>> engine.collect()
     [Completion(request_id='a', ids=[7], logprobs=[-1.0], finish=<FinishReason.LENGTH: 'length'>, error=None)]
     >>> engine.steps
-    3
+    2
 
     ``answer`` may also return a ``Completion``, to simulate failures.
     """
@@ -49,14 +51,14 @@ class ScriptedEngine(Engine):
         self.requests.append(request)
         self._waiting.append(request)
 
-    def collect(self, *, block: bool) -> list[Completion]:
-        """Advance the clock by one tick, or if ``block``, until a request finishes."""
+    def collect(self) -> list[Completion]:
+        """Advance the clock by one tick."""
         while self._waiting and (self._slots is None or len(self._running) < self._slots):
             request = self._waiting.popleft()
             heappush(self._running, (self.steps + max(1, self._delay(request)), next(self._order), request))
         if not self._running:
             return []
-        self.steps = max(self.steps + 1, self._running[0][0] if block else 0)
+        self.steps += 1
         finished = []
         while self._running and self._running[0][0] <= self.steps:
             finished.append(self._complete(heappop(self._running)[2]))

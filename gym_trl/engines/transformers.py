@@ -56,11 +56,10 @@ class _Row:
 class TransformersEngine(Engine):
     """Engine that samples with a Transformers model in this process.
 
-    Requests join the running batch and leave it at any step, and ``collect`` runs steps until one has finished, or one
-    step if it may not block. The keys and values of a prompt stay in memory: the next turn of an episode, the other
-    episodes of its group and all that begin alike compute only the tokens that are new. That takes at most a quarter of
-    the memory that is free at the first request, on a GPU half of it; requests wait when it is full, and one that
-    cannot fit at all is generated alone with memory of its own.
+    Requests join the running batch and leave it at any step, of which ``collect`` runs one. The keys and values of a
+    prompt stay in memory: the next turn of an episode, the other episodes of its group and all that begin alike compute
+    only the tokens that are new. That takes at most a quarter of the memory that is free at the first request, on a GPU
+    half of it; requests wait when it is full, and one that cannot fit at all is generated alone with memory of its own.
 
     That is for models of full causal attention. Others, with sliding windows, sinks, linear attention or a state, are
     generated in lockstep: ``collect`` then runs one batch of all pending requests, with their whole prompts padded on
@@ -131,14 +130,14 @@ class TransformersEngine(Engine):
         for row in [row for row in self._running if row.request.id == request_id]:
             self._leave(row)
 
-    def collect(self, *, block: bool) -> list[Completion]:
-        """Run steps until a request has finished; if not ``block``, run one step."""
+    def collect(self) -> list[Completion]:
+        """Run one step, or in lockstep a whole batch."""
         if not self._waiting and not self._running:
             return []
         with _undisturbed(self.model), no_cudnn_attention():
             if self.lockstep is None:
                 try:
-                    return self._run(block=block)
+                    return self._run()
                 except NotPlainError as error:  # in the first pass
                     self.lockstep = str(error)
                     self._waiting = [*self._running, *self._waiting]
@@ -168,7 +167,7 @@ class TransformersEngine(Engine):
     # With keys and values kept
     # -----------------------------------------------------------------------------------------------------------------
 
-    def _run(self, *, block: bool) -> list[Completion]:
+    def _run(self) -> list[Completion]:
         if self._cache is None:
             self._cache = KVCache(_free_bytes(self.model.device) // _token_bytes(self.model))
         for row in self._waiting:
@@ -176,10 +175,7 @@ class TransformersEngine(Engine):
                 self._waiting.remove(row)
                 return self._generate([row])
         with attending(self.model):
-            while self._waiting or self._running:
-                if (ended := self._step(self._cache)) or not block:
-                    return ended
-        return []
+            return self._step(self._cache)
 
     def _step(self, cache: KVCache) -> list[Completion]:
         """Compute one pass, sample from it, and return the requests that have ended."""

@@ -93,18 +93,17 @@ class VLLMEngine(Engine):
             raise EngineError(str(refusal)) from refusal
         self._running.add(request.id)
 
-    def collect(self, *, block: bool) -> list[Completion]:
-        """Run one engine step, or if ``block``, as many as needed for a request to finish."""
+    def collect(self) -> list[Completion]:
+        """Run one engine step."""
+        if not self._running:
+            return []
+        self.steps += 1
         finished: list[Completion] = []
-        while self._running:
-            self.steps += 1
-            for output in self._engine.step():
-                request_id = output.request_id.removeprefix(self._prefix)
-                if output.finished and request_id != output.request_id and request_id in self._running:
-                    self._running.remove(request_id)
-                    finished.append(_completion(output, request_id))
-            if finished or not block:
-                break
+        for output in self._engine.step():
+            request_id = output.request_id.removeprefix(self._prefix)
+            if output.finished and request_id != output.request_id and request_id in self._running:
+                self._running.remove(request_id)
+                finished.append(_completion(output, request_id))
         return finished
 
     def cancel(self, request_id: str) -> None:

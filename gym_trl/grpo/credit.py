@@ -76,17 +76,17 @@ class Turns(NamedTuple):
         states = [turn.state for turn in episode.turns]
         left = [state.turns_left for state in states if state.turns_left is not None]
         limited = len(left) == len(states)
-        shared = episode.task_key and episode.markov_keys
+        markov, task_key = episode.reset.markov_keys, episode.reset.task_key
         return cls(
             [turn.reward for turn in episode.turns] if rewards is None else rewards,
             [state.key for state in states],
             left=left if limited else (),
             places=[state.place for state in states] if limited else (),
             penalties=[weight * turn.penalty for turn in episode.turns],
-            markov=episode.markov_keys,
+            markov=markov,
             group=group,
             seat=episode.seat,
-            task=json.dumps([episode.task.env_id, episode.task_key]) if shared else episode.task.to_json(),
+            task=json.dumps([episode.task.env_id, task_key]) if task_key and markov else episode.task.to_json(),
         )
 
 

@@ -117,7 +117,7 @@ class FaultyEngine(Engine):
     >>> from gym_trl.testing import ScriptedEngine
     >>> engine = FaultyEngine(ScriptedEngine(lambda request: ByteChat().say("hello")), fails=1.0)
     >>> engine.submit(Request("0", [256], 9, seed=0))
-    >>> engine.collect(block=True)[0].finish
+    >>> engine.collect()[0].finish
     <FinishReason.ERROR: 'error'>
 
     Args:
@@ -146,10 +146,10 @@ class FaultyEngine(Engine):
             finish = FinishReason.ERROR if fault == "fails" else FinishReason.TIMEOUT
             self._lost.append(Completion(request.id, [], [], finish, "an injected fault"))
 
-    def collect(self, *, block: bool) -> list[Completion]:
+    def collect(self) -> list[Completion]:
         """Return the completions, and the requests with faults."""
         lost, self._lost = self._lost, []
-        completions = self._engine.collect(block=block and not lost) if self._asked else []
+        completions = self._engine.collect() if self._asked else []
         self._asked -= {completion.request_id for completion in completions}
         return lost + completions
 

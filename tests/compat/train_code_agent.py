@@ -96,8 +96,8 @@ def remembered(taken):
         prompts[id(self), request.id] = list(request.prompt_ids)
         submit(self, request)
 
-    def collecting(self, *, block):
-        found = collect(self, block=block)
+    def collecting(self):
+        found = collect(self)
         for completion in found:
             taken.append((prompts[id(self), completion.request_id], list(completion.ids)))
         return found
@@ -117,12 +117,12 @@ def scripted():
         asked[request.id] = list(request.prompt_ids)
         submit(self, request)
 
-    def collecting(self, *, block):
+    def collecting(self):
         return [
             completion
             if (ids := SCRIPTS[-1](TOKENIZER.decode(asked[completion.request_id]))) is None
             else type(completion)(completion.request_id, ids, [-1.0] * len(ids), FinishReason.STOP)
-            for completion in collect(self, block=block)
+            for completion in collect(self)
         ]
 
     ENGINE.submit, ENGINE.collect = submitting, collecting

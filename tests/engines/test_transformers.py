@@ -78,7 +78,7 @@ def answers(made, requests):
         made.submit(request)
     found: dict[str, Completion] = {}
     while not found.keys() >= {request.id for request in requests}:
-        found |= {one.request_id: one for one in made.collect(block=True)}
+        found |= {one.request_id: one for one in made.collect()}
     return found
 
 
@@ -90,7 +90,7 @@ def off_by(model, request, completion, temperature=1.0):
     return (own[:, 0] - torch.tensor(completion.logprobs)).abs().mean().item()
 
 
-def play(made, seed, *, episodes=6, turns=3, max_tokens=12, cancels=0.0, block=True, forgets=0.0):
+def play(made, seed, *, episodes=6, turns=3, max_tokens=12, cancels=0.0, forgets=0.0):
     """Play episodes in groups of three; episodes of a group begin alike, and all have a part in common.
 
     Returns the requests and the completions of those that were not cancelled; a share of turns ``forgets`` the end of
@@ -111,7 +111,7 @@ def play(made, seed, *, episodes=6, turns=3, max_tokens=12, cancels=0.0, block=T
     for episode in range(episodes):
         ask(episode, 1, openings[episode // 3])
     while running:
-        for completion in made.collect(block=block):
+        for completion in made.collect():
             episode, turn = running.pop(completion.request_id)
             assert completion.request_id not in completions
             completions[completion.request_id] = completion
@@ -124,7 +124,7 @@ def play(made, seed, *, episodes=6, turns=3, max_tokens=12, cancels=0.0, block=T
             name = sorted(running)[int(rng.integers(len(running)))]
             made.cancel(name)
             del running[name], requests[name]
-    assert made.collect(block=True) == []
+    assert made.collect() == []
     return requests, completions
 
 
@@ -171,7 +171,6 @@ CASES = st.fixed_dictionaries(
     {
         "seed": st.integers(0, 2**32),
         "sampling": st.sampled_from(SAMPLINGS),
-        "block": st.booleans(),
         "strings": st.sampled_from([{}, LETTERS]),
         "tokens": st.sampled_from([256, 512, 10**6]),
     }
@@ -184,7 +183,7 @@ def test_joins_cancels_and_evictions_change_no_response(case):
     """Law 5, law 8, and the limit of the memory."""
     options = {"sampling": case["sampling"], "eos_ids": [5], **case["strings"]}
     made = engine(tokens=case["tokens"], **options)
-    played = play(made, case["seed"], cancels=0.2, block=case["block"], forgets=0.3)
+    played = play(made, case["seed"], cancels=0.2, forgets=0.3)
     assert made._cache is not None
     assert made._cache.tokens <= case["tokens"]
     check_alone(LLAMA, played, **options)
@@ -208,13 +207,13 @@ def test_a_cancelled_request_is_not_generated_and_frees_its_place(whole):
     made = engine(whole=whole, tokens=512)
     made.submit(Request("a", [7, 8, 9], 400, 0))
     if not whole:
-        assert made.collect(block=False) == []
+        assert made.collect() == []
     made.cancel("a")
     made.submit(Request("b", [7, 8], 1, 0))
     with computed(LLAMA) as counts:
-        assert [one.request_id for one in made.collect(block=False)] == ["b"]
+        assert [one.request_id for one in made.collect()] == ["b"]
     assert sum(counts) in {1, 2}  # what both begin with may be there
-    assert made.collect(block=True) == []
+    assert made.collect() == []
 
 
 def test_what_was_computed_is_kept_over_a_pause():
@@ -249,7 +248,7 @@ def test_a_model_in_training_is_left_as_it_was(whole):
     made._end.reached = lambda _: 1 / 0
     made.submit(Request("c", PROMPT, 4, 0))
     with pytest.raises(ZeroDivisionError):
-        made.collect(block=True)
+        made.collect()
     after = [part.training for part in model.modules()], model.config._attn_implementation, model.generation_config
     assert after == before
     assert torch.equal(random, torch.get_rng_state())
@@ -337,7 +336,7 @@ def test_a_model_that_has_diverged_is_named_and_not_sampled():
     made = engine(broken)
     made.submit(Request("a", [7], 3, 0))
     with pytest.raises(EngineError, match="diverged"):
-        made.collect(block=True)
+        made.collect()
 
 
 REFUSED = [

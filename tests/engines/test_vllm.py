@@ -69,8 +69,8 @@ class Noting(VLLMEngine):
         self.requests[request.id] = request
         super().submit(request)
 
-    def collect(self, *, block):
-        finished = super().collect(block=block)
+    def collect(self):
+        finished = super().collect()
         self.completions |= {completion.request_id: completion for completion in finished}
         return finished
 
@@ -295,19 +295,19 @@ def test_a_cancelled_request_frees_its_slot(llm):
     engine = VLLMEngine(llm, sampling={"ignore_eos": True})
     for i in range(3):
         engine.submit(Request(str(i), [7] * 40, 30, i))
-    assert engine.collect(block=False) == []
+    assert engine.collect() == []
     before = scheduler(llm).kv_cache_manager.usage
     engine.cancel("1")
     engine.cancel("unknown")
     assert len(scheduler(llm).running) == 2
     assert scheduler(llm).kv_cache_manager.usage < before
-    assert sorted(c.request_id for _ in range(40) for c in engine.collect(block=False)) == ["0", "2"]
+    assert sorted(c.request_id for _ in range(40) for c in engine.collect()) == ["0", "2"]
     assert engine.steps == 30
 
 
 def test_an_idle_engine_takes_no_step(llm):
     engine = VLLMEngine(llm)
-    assert engine.collect(block=True) == engine.collect(block=False) == []
+    assert engine.collect() == []
     assert engine.steps == 0
 
 
@@ -330,8 +330,7 @@ def test_requests_of_another_engine_in_the_llm_are_left_alone(llm):
     left, ours = VLLMEngine(llm), VLLMEngine(llm)
     left.submit(Request("0", [8] * 40, 3, 0, number=1))
     ours.submit(Request("0", [7], 6, 0, number=1))
-    assert [c.request_id for c in ours.collect(block=True)] == ["0-1"]
-    assert not ours.collect(block=True)
+    assert [c.request_id for _ in range(9) for c in ours.collect()] == ["0-1"]
     left.cancel("0-1")  # it had finished, and is ignored
 
 

@@ -124,7 +124,7 @@ def test_each_turn_of_an_episode_has_a_key(env_id: str) -> None:
     assert episode.error is None
     assert len(episode.turns) == len(actions)
     assert all(turn.state.key for turn in episode.turns)
-    assert episode.markov_keys
+    assert episode.reset.markov_keys
 
 
 # ---------------------------------------------------------------------------------------------------------------------

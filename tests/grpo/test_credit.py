@@ -287,7 +287,7 @@ def test_an_estimator_that_does_not_exist_is_refused(credit: Any) -> None:
 
 
 def played(states: Sequence[StateName], **about: Any) -> Episode:
-    one = Episode(Task("Some-v0", seed=3), markov_keys=True, **about)
+    one = Episode(Task("Some-v0", seed=3), **about)
     one.begin(StepResult("go", state=states[0], markov_keys=True, task_key="" if not about else "maze"))
     for state in states[1:]:
         one.answer("a")

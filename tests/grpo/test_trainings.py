@@ -118,8 +118,8 @@ def watch_engine(patch: pytest.MonkeyPatch, see: Any) -> None:
         requests[id(engine), request.id] = request
         submit(engine, request)
 
-    def collected(engine: Any, **named: Any) -> Any:
-        completions = collect(engine, **named)
+    def collected(engine: Any) -> Any:
+        completions = collect(engine)
         for one in completions:
             see(requests[id(engine), one.request_id], one)
         return completions

@@ -165,9 +165,9 @@ class Remembering(Engine):
         else:
             self.ready.append(copied(known, request.id))
 
-    def collect(self, *, block):
+    def collect(self):
         completions, self.ready = self.ready, []
-        sampled = self.engine.collect(block=block and not completions) if self.keys else []
+        sampled = self.engine.collect() if self.keys else []
         for one in sampled:
             self.memory[self.keys.pop(one.request_id)] = copied(one, one.request_id)
         return completions + sampled

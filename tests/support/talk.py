@@ -147,6 +147,6 @@ class Barrier:
             self._engine.submit(request)
         answers: list[Completion] = []
         while len(answers) < len(waiting):
-            answers += self._engine.collect(block=True)
+            answers += self._engine.collect()
         for answer in answers:
             waiting[answer.request_id][1].set_result(answer)
