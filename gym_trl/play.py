@@ -154,7 +154,7 @@ class Conversation:
             raise
         finally:
             episode.model_seconds += perf_counter() - began
-        if not done.ids or done.finish not in (FinishReason.STOP, FinishReason.LENGTH):
+        if not done.ids or done.finish is FinishReason.ERROR:
             episode.stop(StopReason.CANCELLED, done.error or "the engine returned no tokens")
             return None
         if delta is None:

@@ -71,12 +71,8 @@ class FinishReason(StrEnum):
     """An end-of-sequence id or a stop string was sampled."""
     LENGTH = "length"
     """The request's ``max_tokens`` were used up."""
-    CANCELLED = "cancelled"
-    """The request was cancelled."""
-    TIMEOUT = "timeout"
-    """The engine had no answer within its time for a request."""
     ERROR = "error"
-    """The request failed; ``Completion.error`` has the message."""
+    """The request failed, or was not answered in time; ``Completion.error`` has the message."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,7 +147,6 @@ def test_a_wrapper_may_name_its_reason(named: Any, terminated: bool) -> None:
     ("answer", "reason", "scored"),
     [
         (Completion("", [], [], FinishReason.ERROR, "the socket closed"), StopReason.CANCELLED, False),
-        (Completion("", [], [], FinishReason.TIMEOUT, "too late"), StopReason.CANCELLED, False),
         (Completion("", [], []), StopReason.CANCELLED, False),
         (ModelStopped(StopReason.TOKEN_LIMIT, "it is full"), StopReason.TOKEN_LIMIT, True),
         (ModelStopped(StopReason.CANCELLED, "it is gone"), StopReason.CANCELLED, False),

@@ -71,14 +71,13 @@ class Raising(gym.Wrapper[Any, Any, Any, Any]):
 @given(st.integers(1, 10), st.data())
 @examples(60)
 def test_every_episode_comes_out_once_with_its_reason(count: int, data: st.DataObject) -> None:
-    faults = st.sampled_from(["play", "play", "error", "timeout", "empty", "raise"])
+    faults = st.sampled_from(["play", "play", "error", "empty", "raise"])
     plan, last, finished = data.draw(st.lists(faults, min_size=1, max_size=20)), dict[int, str](), Counter[int]()
 
     def answer(request: Any) -> Any:
         last[int(request.episode_id)] = what = plan[request.seed % len(plan)]
-        finish = {"error": FinishReason.ERROR, "timeout": FinishReason.TIMEOUT}.get(what, FinishReason.STOP)
-        if what in ("error", "timeout", "empty"):
-            return Completion(request.id, [], [], finish)
+        if what in ("error", "empty"):
+            return Completion(request.id, [], [], FinishReason.ERROR if what == "error" else FinishReason.STOP)
         return CHAT.say("raise" if what == "raise" else "7")
 
     played = play(

@@ -106,10 +106,9 @@ class HTTPEngine(ABC):
                 raise
             except TimeoutError:
                 error = f"the server did not answer within {self._deadline_s:g} s"
-                return Completion(request.id, [], [], FinishReason.TIMEOUT, error)
             except Exception as failure:  # whatever it is, it is of this request only
                 error = str(failure) if isinstance(failure, EngineError) else f"{type(failure).__name__}: {failure}"
-                return Completion(request.id, [], [], FinishReason.ERROR, error)
+            return Completion(request.id, [], [], FinishReason.ERROR, error)
 
     async def _insist(self, request: Request) -> Completion:
         attempt = 0

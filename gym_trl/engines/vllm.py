@@ -167,7 +167,7 @@ def with_ends(
 def _completion(output: Any, request_id: str) -> Completion:
     sampled = output.outputs[0]
     if (finish := FINISH.get(sampled.finish_reason)) is None:
-        kind = FinishReason.CANCELLED if sampled.finish_reason == "abort" else FinishReason.ERROR
-        return Completion(request_id, [], [], kind, f"vLLM ended the request with {sampled.finish_reason!r}")
+        error = f"vLLM ended the request with {sampled.finish_reason!r}"
+        return Completion(request_id, [], [], FinishReason.ERROR, error)
     # flat_logprobs: one entry for each position, of the sampled id
     return Completion(request_id, list(sampled.token_ids), without_nan(sampled.logprobs.logprobs), finish)

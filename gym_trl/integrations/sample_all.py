@@ -28,6 +28,6 @@ def sample_all(engine: Engine | AsyncEngine, requests: Sequence[Request]) -> lis
 
     completions = run(sample())
     for completion in completions:
-        if completion.finish not in (FinishReason.STOP, FinishReason.LENGTH):
-            raise EngineError(f"a prompt was not answered: {completion.error or completion.finish.value}")
+        if completion.finish is FinishReason.ERROR:
+            raise EngineError(f"a prompt was not answered: {completion.error}")
     return completions

@@ -111,7 +111,7 @@ class FaultyEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs
 
 
 class FaultyEngine(Engine):
-    """Engine that injects faults: a request fails, or exceeds its deadline, with given probabilities.
+    """Engine that injects faults: a request fails with a given probability.
 
     >>> from gym_trl.testing import ByteChat
     >>> from gym_trl.testing import ScriptedEngine
@@ -123,14 +123,13 @@ class FaultyEngine(Engine):
     Args:
         engine: Engine that requests without a fault are passed to.
         fails: Probability that a request fails.
-        late: Probability that a request comes back as one whose deadline has passed.
         seed: Seed of the faults, combined with the request's own.
     """
 
-    def __init__(self, engine: Engine, *, fails: float = 0.0, late: float = 0.0, seed: int = 0) -> None:
+    def __init__(self, engine: Engine, *, fails: float = 0.0, seed: int = 0) -> None:
         self._engine = engine
-        self._chances = {"fails": fails, "late": late}
-        _check(**self._chances)
+        self._fails = fails
+        _check(fails=fails)
         self._seed = seed
         self._lost: list[Completion] = []
         self._asked: set[str] = set()
@@ -138,13 +137,11 @@ class FaultyEngine(Engine):
     def submit(self, request: Request) -> None:
         """Accept a request, or inject a fault."""
         chance = random.Random(derive_seed(self._seed, request.seed, request.id))
-        fault = _draw(chance, self._chances)
-        if fault is None:
+        if chance.random() < self._fails:
+            self._lost.append(Completion(request.id, [], [], FinishReason.ERROR, "an injected fault"))
+        else:
             self._engine.submit(request)
             self._asked.add(request.id)
-        else:
-            finish = FinishReason.ERROR if fault == "fails" else FinishReason.TIMEOUT
-            self._lost.append(Completion(request.id, [], [], finish, "an injected fault"))
 
     def collect(self) -> list[Completion]:
         """Return the completions, and the requests with faults."""
