@@ -212,10 +212,33 @@ class Dial(gym.Env[str, str]):
         return lambda observation: rng.choice("27")
 
 
+class Lamp(gym.Env[str, str]):
+    """A lamp is sold for any offer from its price on, which is won if it is not far above: offers must climb."""
+
+    observation_space = action_space = AnyText()
+    instructions = "Buy the lamp."
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.price, self.offers = int(self.np_random.integers(15, 71)), 3
+        return f"It costs at most {self.price + int(self.np_random.integers(25))}.", {}
+
+    def step(self, action):
+        over = int(action) - self.price
+        self.offers -= 1
+        ended = over >= 0 or self.offers == 0
+        return "Bought." if over >= 0 else "No.", float(0 <= over < 12), ended, False, {"success": 0 <= over < 12}
+
+    def random_policy(self, seed):
+        rng = random.Random(seed)
+        return lambda observation: str(rng.randint(10, 99))
+
+
 @pytest.mark.parametrize(
     ("setting", "least"),
     [
         (Setting(Dial), 1.0),  # two actions in turn
+        (Setting(Lamp), 0.45),  # three offers of ninety, which random play seldom makes in their order
         (Setting("TrlEnv/GuessNumber-v0", env_kwargs={"high": 8, "turns": 4}), 0.4),  # four numbers of eight
         (Setting(Price), 0.2),  # three numbers of nine
     ],

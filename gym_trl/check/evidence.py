@@ -32,6 +32,7 @@ NEAR = 0.8
 """Share of the way from random play to the best score from which on a policy is near the best."""
 _SIGMAS = 3.0  # so many policies are compared with random play that two would be exceeded by chance
 _HALVING = (6, 24, 96)  # training tasks of each candidate of a blind search, of which a sixth goes on each time
+_CHANGED_TURNS = 8  # of longer games there is no time to change a turn after the other
 
 
 class NotPlayedError(GymTRLError):
@@ -365,23 +366,37 @@ def best_blind(setting: Setting, *, episodes: int = 60, seconds: float = 5.0, se
 
 
 def blind_of(it: Evidence) -> Blind:
-    """Search the actions that were played for the best one, two in turn, or a whole game's, by successive halving."""
+    """Search the actions that were played for the best one, two in turn, or a whole game's; then change its turns."""
     games = [*it.random, *it.solved]
     often = Counter(action for game in games for action in game.here.actions)
     top = [action for action, _ in often.most_common(60)]
     won = sorted(games, key=lambda game: -game.episodes[0].paid)[:20]
     singles = ((one,) for one in dict.fromkeys([*top, *CONSTANTS[:12]]))
     candidates = [*singles, *product(top[:6], repeat=2), *(tuple(game.here.actions) for game in won)]
-    runners = [one for one in dict.fromkeys(candidates) if one] or [("",)]
-    tasks = [task_seed(it.seed, "train", number) for number in range(_HALVING[-1])]
-    until = time.monotonic() + it.seconds / 8
     played: defaultdict[tuple[str, ...], list[Game]] = defaultdict(list)
+    until = time.monotonic() + it.seconds / 8
+    best = _halve(it, [one for one in candidates if one], played, until)
+    turns = max(len(game.here.actions) for game in games)
+    for turn in [*range(turns)] * 2 if turns <= _CHANGED_TURNS else ():
+        whole = tuple(islice(cycle(best), turns))
+        changed = _halve(it, [(*whole[:turn], one, *whole[turn + 1 :]) for one in top], played, until)
+        if it.better(played[changed], than=played[best], paid=False):
+            best = changed
+    found = Blind(best, it.of("blind", repeating(best)))
+    it.blind = str(found)
+    return found
+
+
+def _halve(
+    it: Evidence, candidates: Sequence[tuple[str, ...]], played: dict[tuple[str, ...], list[Game]], until: float
+) -> tuple[str, ...]:
+    """Return the best of candidates by successive halving, and add their games on training tasks to ``played``."""
+    runners = list(dict.fromkeys(candidates))
+    tasks = [task_seed(it.seed, "train", number) for number in range(_HALVING[-1])]
     for count in _HALVING:
         for one in runners:
             if time.monotonic() < until:
                 played[one] += it.play(repeating(one), tasks[len(played[one]) : count], until=until)
         runners = sorted((one for one in runners if played[one]), key=lambda one: -it.score(played[one]))
-        runners = list(islice(runners, max(1, len(runners) // 6))) or [("",)]
-    best = Blind(runners[0], it.of("blind", repeating(runners[0])))
-    it.blind = str(best)
-    return best
+        runners = runners[: max(1, len(runners) // 6)]
+    return runners[0] if runners else ("",)

@@ -43,7 +43,7 @@ def success(it: Evidence) -> Iterator[Finding]:
     """Look for what declares success, for returns that differ, and for a solver that keeps what is declared."""
     if not it.declares:
         got = "success is not declared: evaluations report returns only"
-        yield warning(got, "set info['success'] in the last step, or success=")
+        yield warning(got, "set info['success'] in the last step, or say what it is: --success 0.5")
     elif it.seats == 1:
         ended = [game for game in [*it.random, *it.solved] if game.episodes[0].stop_reason is StopReason.ENDED]
         if missing := sum(steps_of(game)[-1].info.get("success") is None for game in ended):
