@@ -166,8 +166,8 @@ def content(episode: Any) -> tuple[Any, ...]:
 @pytest.mark.parametrize("executor", IN_PROCESSES)
 def test_faults_cost_the_episodes_that_have_them_and_no_other_one(executor, pool_of):
     """Laws 5, 8 and 14: of every step some raise, hang, kill their process or answer nonsense; the engine fails too."""
-    faults: dict[str, Any] = {"raises": 0.03, "hangs": 0.01, "dies": 0.02, "garbage": 0.02, "fails_to_start": 0.02}
-    with pool_of(executor, lambda name: FaultyEnv(gym.make(name), **faults), workers=2, step_timeout=1.0) as pool:
+    faults: dict[str, Any] = {"raises": 0.03, "hangs": 0.005, "dies": 0.02, "garbage": 0.02, "fails_to_start": 0.02}
+    with pool_of(executor, lambda name: FaultyEnv(gym.make(name), **faults), workers=2, step_timeout=3.0) as pool:
         played = games(pool, 80, FaultyEngine(ScriptedEngine(guess), fails=0.02), max_alive=24)
     with InlinePool(gym.make) as pool:
         faultless = games(pool, 80)
