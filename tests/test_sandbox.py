@@ -66,7 +66,7 @@ def test_listed_and_new_system_calls_are_refused_and_others_are_made(sandbox: Sa
         "    ctypes.set_errno(0)\n    call(*map(ctypes.c_long, arguments))\n    return ctypes.get_errno()"
     )
     x86 = os.uname().machine == "x86_64"
-    clone, socketpair, fcntl, getpid = (56, 53, 72, 39) if x86 else (220, 199, 25, 172)
+    clone, socketpair, fcntl, getpid, prlimit = (56, 53, 72, 39, 302) if x86 else (220, 199, 25, 172, 261)
     nothing = (-1,) * 6
     expected: dict[tuple[int, ...], int] = {
         (number, *nothing): EPERM for number in denied_calls(os.uname().machine).values()
@@ -76,6 +76,7 @@ def test_listed_and_new_system_calls_are_refused_and_others_are_made(sandbox: Sa
     expected |= {(clone, flag | 17, 0, 0, 0, 0): EPERM for flag in (2**7, 2**17, *(2**bit for bit in range(25, 31)))}
     expected |= {(socketpair, family, 1, 0, 0): EPERM for family in (2, 16, 30, 38, 40)}
     expected |= {(fcntl, 1, 1024, 0): EPERM, (fcntl, 1, 1026, 0): EPERM, (fcntl, 1, 1, 0): 0}
+    expected |= {(prlimit, 0, 4, 0, 0): EPERM, (prlimit, 0, 5, 0, 0): 0}
     wrong = [call for call, error in expected.items() if sandbox.call("error", *call).value != error]
     assert not wrong
 

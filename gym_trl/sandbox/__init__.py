@@ -315,7 +315,7 @@ def _command(limits: SandboxLimits, channel: int) -> list[str]:
             "NPROC": limits.processes,
             "FSIZE": file_bytes,
             "NOFILE": 64,
-            "CORE": 0,
+            "CORE": 1,  # with 0, a program that is told of crashes by the kernel still gets what crashed
             "MEMLOCK": 0,
             "MSGQUEUE": 0,
             "SIGPENDING": 256,

@@ -19,6 +19,7 @@ from textwrap import dedent
 
 from gym_trl.envs.code_agent import grade
 from gym_trl.sandbox import Sandbox, SandboxLimits
+from gym_trl.sandbox.system_calls import denied_calls
 
 SECRET = "the-parents-own-secret"
 LIMITS = SandboxLimits(seconds=3.0, cpu_seconds=1)
@@ -28,8 +29,10 @@ LIMITS = SandboxLimits(seconds=3.0, cpu_seconds=1)
 # from inside; ``inside`` is not tried outside, where it does harm or needs what not every kernel has; a number is the
 # deadline in seconds; ``solve`` is submitted to the judge of programs; ``outlive`` goes on when its parent is killed.
 # Placeholders: @PORT@, @ABSTRACT@ and @FOLDER@/socket are listened to, @FOLDER@ has secret.txt and full.txt, @PARENT@
-# and @VICTIM@ are processes, @DESCRIPTOR@ is an inheritable one of secret.txt, @MARK@ a name for processes.
+# and @VICTIM@ are processes, @DESCRIPTOR@ is an inheritable one of secret.txt, @MARK@ a name for processes, and @BPF@
+# the number of a refused system call. SECURITY.md counts the kinds (``#``).
 _TABLE = r"""
+# Network
 connect to a server on this machine: socket.create_connection(('127.0.0.1', @PORT@), 1)
 open an IPv6 socket: socket.socket(socket.AF_INET6)
 make a socket with the C library: assert libc.socket(2, 1, 0) >= 0
@@ -41,7 +44,19 @@ add a filter that allows every system call:
     class Program(ctypes.Structure): _fields_ = [('length', ctypes.c_ushort), ('code', ctypes.c_char_p)]
     libc.prctl(22, 2, ctypes.byref(Program(1, struct.pack('HBBI', 6, 0, 0, 0x7fff0000))), 0, 0)
     socket.socket()
+connect to a server by its name: socket.create_connection(('localhost', @PORT@), 1)
+listen on every interface: socket.create_server(('', 0)).close()
+open a datagram socket: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+send packets of its own making [inside]: socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)
+read every packet [inside]: socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+open a socket of the kernel's ciphers [inside]: socket.socket(socket.AF_ALG, socket.SOCK_SEQPACKET)
+open a socket of the kernel's IPsec keys [inside]: socket.socket(15, socket.SOCK_RAW, 2)
+open a socket of a cluster [inside]: socket.socket(socket.AF_TIPC, socket.SOCK_SEQPACKET)
+make a pair of sockets of a cluster [inside]: assert libc.socketpair(30, 1, 0, (ctypes.c_int * 2)()) == 0
+speak as the superuser over a socket [inside]:
+    socket.socketpair()[0].sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_CREDENTIALS, struct.pack('3i', 1, 0, 0))])
 
+# Files and devices
 read a file: assert 'secret' in open('@FOLDER@/secret.txt').read()
 read a file by a relative path: assert 'secret' in open('../' * 20 + '@FOLDER@/secret.txt').read()
 read a file through a symbolic link:
@@ -51,6 +66,21 @@ make a hard link to a file:
     os.link('@FOLDER@/secret.txt', '@FOLDER@/link')
     os.remove('@FOLDER@/link')
 read a descriptor of the parent's: assert b'secret' in os.pread(@DESCRIPTOR@, 100, 0)
+read a descriptor of the parent's by its name: assert 'secret' in open('/dev/fd/@DESCRIPTOR@').read()
+read a file from an open folder:
+    assert os.open('..@FOLDER@/secret.txt', os.O_RDONLY, dir_fd=os.open('/tmp', os.O_RDONLY))
+read a file by a newer system call: assert libc.syscall(437, -100, b'@FOLDER@/full.txt', bytes(24), 24) >= 0
+read a file below the root of its process: open('/proc/self/root@FOLDER@/secret.txt')
+read a file below the root of another process: open('/proc/@VICTIM@/root@FOLDER@/secret.txt')
+list a folder: os.listdir('@FOLDER@')
+list the folders of users: os.listdir('/root') + os.listdir('/home')
+list the processes: os.listdir('/proc')
+list the devices that the kernel knows: os.listdir('/sys')
+read where its own memory is: open('/proc/self/maps').read()
+read the hashes of passwords: open('/etc/shadow')
+read the name of the machine: assert socket.gethostname() != 'sandbox'
+find the programs of the machine: assert shutil.which('bwrap', path='/usr/bin:/bin:/usr/local/bin')
+import the library that runs it [inside]: importlib.import_module('gym_trl')
 read the list of users: assert open('/etc/passwd').read()
 write a file: open('@FOLDER@/written', 'w').write('x')
 empty a file that it may only read: os.open('@FOLDER@/full.txt', os.O_RDONLY | os.O_TRUNC)
@@ -61,6 +91,25 @@ see what is installed: assert os.listdir(sysconfig.get_path('stdlib') + '/site-p
 open a module of the standard library for writing: open(os.__file__, 'r+').close()
 change the mode of a module by a descriptor:
     with open(os.__file__) as file: os.fchmod(file.fileno(), os.fstat(file.fileno()).st_mode)
+change the time of a module [inside]: os.utime(os.__file__)
+change the owner of a module [inside]: os.chown(os.__file__, os.getuid(), os.getgid())
+empty a module [inside]: os.truncate(os.__file__, 0)
+remove a module [inside]: os.remove(os.__file__)
+rename a module [inside]: os.rename(os.__file__, os.__file__ + '.old')
+plant a compiled module [inside]: open(os.path.dirname(os.__file__) + '/__pycache__/gym_trl_escape.pyc', 'wb')
+open the interpreter for writing [inside]: open(os.path.realpath(sys.executable), 'r+b')
+plant a library in every program [inside]: open('/etc/ld.so.preload', 'a')
+watch a folder: assert libc.inotify_init1(0) >= 0
+change the mode of a device: os.chmod('/dev/null', 0o666)
+open a terminal: os.openpty()
+open the terminal that started it [inside]: os.open('/dev/tty', os.O_RDWR)
+type into the terminal that started it [inside]: fcntl.ioctl(0, termios.TIOCSTI, b'x')
+open the kernel's log [inside]: os.open('/dev/kmsg', os.O_RDONLY)
+open the machine's memory [inside]: os.open('/dev/mem', os.O_RDONLY)
+open the processor's virtual machines [inside]: os.open('/dev/kvm', os.O_RDWR)
+open a network interface of its own [inside]: os.open('/dev/net/tun', os.O_RDWR)
+name the kernel's helper for crashes [inside]: open('/proc/sys/kernel/core_pattern', 'w')
+have the kernel keep what crashes [inside]: resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 set an attribute of a module [inside]:
     with open(os.__file__) as file: os.setxattr(file.fileno(), 'user.gym-trl', b'')
 hold a lease on a module [inside]:
@@ -77,6 +126,12 @@ mount a file system:
     assert libc.mount(b'none', path := tempfile.mkdtemp().encode(), b'tmpfs', 0, None) == 0
     libc.umount(path)
 make its own folder larger [inside]: assert libc.mount(b'tmpfs', b'/tmp', b'tmpfs', 32, b'size=1g') == 0
+mount a folder a second time [inside]: assert libc.mount(b'/tmp', b'/tmp', None, 4096, None) == 0
+exchange the root [inside]: assert libc.pivot_root(b'/tmp', b'/tmp') == 0
+open a file system by a newer system call [inside]: assert libc.syscall(430, b'tmpfs', 0) >= 0
+copy the tree of mounts [inside]: assert libc.syscall(428, -100, b'/', 1) >= 0
+enter the namespaces of another process [inside]: assert libc.setns(0, 0x20000000) == 0
+start a process by a newer system call [inside]: assert libc.syscall(435, struct.pack('8Q', 2**28, *[0] * 7), 64) >= 0
 start a process in new namespaces:
     pid = libc.syscall(56 if os.uname().machine == 'x86_64' else 220, 0x10000011, 0, 0, 0, 0)
     if pid == 0: os._exit(0)
@@ -86,14 +141,53 @@ change the root folder: os.chroot('.')
 make a device:
     os.mknod(path := tempfile.mkdtemp() + '/memory', 0o666 | stat.S_IFCHR, os.makedev(1, 1))
     os.remove(path)
+
+# Rights
 become the superuser: os.getuid() == 0 or os.setuid(0)
 join the superuser's groups: os.setgroups([0])
+become another user: os.setresuid(1, 1, 1)
+become another group: os.setresgid(1, 1, 1)
+keep a right for what it starts [inside]: assert libc.prctl(47, 2, 21, 0, 0) == 0
+get rights from what it starts: assert libc.prctl(39, 0, 0, 0, 0) == 0
+have files that give rights: assert not os.statvfs(os.__file__).f_flag & os.ST_NOSUID
+set the clock [inside]: time.clock_settime(time.CLOCK_REALTIME, time.time())
+slow the clock down [inside]: assert libc.adjtime(struct.pack('2q', 0, 1), None) == 0
+name the machine [inside]: socket.sethostname('mine')
+name the machine's domain [inside]: assert libc.setdomainname(b'mine', 4) == 0
+restart the machine [inside]: assert libc.reboot(0) == 0
+keep books of all processes [inside]: assert libc.acct(None) == 0
+swap to a file of its own [inside]: assert libc.swapon(b'/tmp', 0) == 0
+hang the terminal up [inside]: assert libc.vhangup() == 0
+speak to the processor's ports [inside]: assert libc.ioperm(128, 1, 1) == 0
+load a program into the kernel [inside]: assert libc.syscall(@BPF@, 0, struct.pack('4I112x', 2, 4, 4, 1), 128) >= 0
+use the kernel's keys [inside]: assert libc.syscall(@KEYCTL@, 0, -3, 1) >= 0
+handle faults of memory [inside]: assert libc.syscall(@USERFAULTFD@, 1) >= 0
+queue calls that no filter sees [inside]: assert libc.syscall(425, 8, ctypes.create_string_buffer(120)) >= 0
 
+# Environment and processes
 read an environment variable: assert 'GYM_TRL_SECRET' in os.environ
 read the parent's environment: assert open('/proc/@PARENT@/environ', 'rb').read()
-read the environment of the first process: assert open('/proc/1/environ', 'rb').read()
+read the environment of the first process [inside]: assert open('/proc/1/environ', 'rb').read()
+read an environment variable by the C library: assert libc.getenv(b'GYM_TRL_SECRET')
+read how the parent was started: assert open('/proc/@PARENT@/cmdline', 'rb').read()
+read the parent's memory: open('/proc/@PARENT@/mem', 'rb')
+write to its own memory, protected or not: open('/proc/self/mem', 'r+b')
 signal the parent: os.kill(@PARENT@, 0)
 signal another process's group: os.killpg(@VICTIM@, 0)
+signal a thread of another process: assert libc.tgkill(@VICTIM@, @VICTIM@, 0) == 0
+queue a signal for another process: assert libc.sigqueue(@VICTIM@, 0, None) == 0
+have what arrives at a socket signal another process:
+    fcntl.ioctl(socket.socketpair()[0], 0x8901, struct.pack('i', @VICTIM@))
+slow another process down: os.setpriority(os.PRIO_PROCESS, @VICTIM@, os.getpriority(os.PRIO_PROCESS, @VICTIM@))
+move another process to other processors: os.sched_setaffinity(@VICTIM@, os.sched_getaffinity(@VICTIM@))
+take a descriptor of another process [inside]: assert libc.syscall(438, libc.syscall(434, @VICTIM@, 0), 0, 0) >= 0
+send the first process every signal [inside, silent]:
+    for number in signal.valid_signals():
+        with contextlib.suppress(OSError): os.kill(1, number)
+send the first process signals without end [inside, silent, 0.4]:
+    while True:
+        with contextlib.suppress(OSError): os.kill(1, signal.SIGCHLD)
+see another process's session: os.getsid(@VICTIM@)
 end another process by what arrives at a pipe [silent]:
     one, other = os.pipe()
     fcntl.fcntl(one, fcntl.F_SETOWN, @VICTIM@)
@@ -122,6 +216,15 @@ start many processes:
             os._exit(0)
 start many threads:
     for _ in range(30): threading.Thread(target=time.sleep, args=(1,), daemon=True).start()
+fork without end [inside, silent, 0.4]:
+    while True:
+        with contextlib.suppress(OSError): os.fork()
+run first: os.nice(-5)
+run in turn before everybody else: os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+leave a sibling behind [inside, silent]:
+    if libc.syscall(56 if os.uname().machine == 'x86_64' else 220, 0x8011, 0, 0, 0, 0) == 0:
+        libc.prctl(15, b'@MARK@', 0, 0, 0)
+        while True: pass
 start a shell: assert subprocess.run(['/bin/sh', '-c', 'echo x'], capture_output=True).stdout
 run before everybody else: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))
 leave a daemon behind [silent]:
@@ -146,10 +249,25 @@ go on computing while the model thinks [inside, silent]:
     clock = time.process_time()
     ---
     if time.process_time() - clock > 0.1: print('ESCAPED')
+have a timer wake it while the model thinks:
+    event = struct.pack('q2i48x', 0, signal.SIGCONT, 0)
+    assert libc.timer_create(1, event, ctypes.create_string_buffer(8)) == 0
 
+# Memory, disk and other limits
 take half a gibibyte: x = bytearray(2**29)
 map half a gibibyte: x = mmap.mmap(-1, 2**29)
 raise its own limit: resource.setrlimit(resource.RLIMIT_AS, (2**40, 2**40))
+raise its limit of processes [inside]: resource.setrlimit(resource.RLIMIT_NPROC, (2**20, 2**20))
+raise its limit of processor time: resource.setrlimit(resource.RLIMIT_CPU, (2**20, 2**20))
+raise its limit of files [inside]: resource.setrlimit(resource.RLIMIT_NOFILE, (2**16, 2**16))
+raise its limit of a file's size: resource.setrlimit(resource.RLIMIT_FSIZE, (2**40, 2**40))
+raise its limit by its number: resource.prlimit(os.getpid(), resource.RLIMIT_AS, (2**40, 2**40))
+take memory in small parts: x = [bytes(2**20) for _ in range(400)]
+keep its memory from being swapped: assert libc.mlockall(3) == 0
+keep more in a pipe than it may [inside]: fcntl.fcntl(os.pipe()[1], 1031, 2**21)
+reserve the disk for a file:
+    with tempfile.TemporaryFile() as file: os.posix_fallocate(file.fileno(), 0, 40 * 2**20)
+compute a number that fits nowhere [inside, silent, 0.4]: x = 9 ** 9 ** 9
 take shared memory, which no limit counts:
     assert (segment := libc.shmget(0, ctypes.c_size_t(2**26), 0o1600)) >= 0
     libc.shmctl(segment, 0, None)
@@ -176,6 +294,7 @@ run code of another processor mode [inside, silent]:
     address = ctypes.addressof(ctypes.c_char.from_buffer(page))
     if ctypes.CFUNCTYPE(ctypes.c_int)(address)() > 0: print('ESCAPED')
 
+# Deadline, output and answers
 sleep past the deadline [0.4]: time.sleep(1)
 refuse every signal and go on [0.4]:
     for number in signal.valid_signals() - {9, 19, 17}: signal.signal(number, signal.SIG_IGN)
@@ -185,11 +304,19 @@ catch whatever ends it [0.4]:
     while time.time() < end:
         try: time.sleep(0.1)
         except BaseException: pass
+block every signal and sleep [inside, 0.4]:
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    time.sleep(20)
+sleep in the C library [inside, 0.4]: libc.sleep(20)
+wait for itself [inside, 0.4]: threading.Lock().acquire() and threading.Event().wait()
+match a pattern that never ends [inside, 0.4]: re.match('(a+)+$', 'a' * 40 + 'b')
 compute longer than it may [10]:
     while time.process_time() < 1.5: pass
 stop itself [inside, silent, 0.4]: os.kill(os.getpid(), signal.SIGSTOP)
 write without end [inside, silent]:
     while True: os.write(1, bytes(65536))
+write one long line [inside, silent]: print('x' * 2**22)
+raise one long error [inside, silent]: raise ValueError('x' * 2**22)
 write to every descriptor without end [inside, silent]:
     while True:
         for fd in range(1, 30):
@@ -205,6 +332,14 @@ answer for the next program [inside, silent]:
         with contextlib.suppress(OSError): os.write(fd, b'{"token": "x", "status": "ok", "value": "ESCAPED"}\n')
     ---
     print('told')
+answer with lines without end [inside, silent, 0.4]:
+    while True:
+        for fd in range(3, 30):
+            with contextlib.suppress(OSError): os.write(fd, b'\n' * 65536)
+answer without a token [inside, silent, 0.4]: json.dumps = lambda *_: '{}'
+shut the channel down [inside, silent]:
+    for fd in range(3, 30):
+        with contextlib.suppress(OSError): socket.socket(fileno=fd).shutdown(2)
 close everything [inside, silent]: os.closerange(0, 1024)
 end the interpreter [inside, silent]: os._exit(0)
 read where there is no memory [inside, silent]: ctypes.string_at(0)
@@ -212,7 +347,9 @@ call itself without end [inside, silent]:
     sys.setrecursionlimit(10**9)
     def f(): return f()
     f()
+nest a program too deeply [inside, silent]: eval('-' * 10**6 + '1')
 
+# The end of the parent
 go on after the parent was killed [outlive]:
     libc.prctl(15, b'@MARK@', 0, 0, 0)
     time.sleep(20)
@@ -228,6 +365,7 @@ go on after the parent was killed while it is stopped [outlive]:
     libc.prctl(15, b'@MARK@', 0, 0, 0)
     os.kill(os.getpid(), signal.SIGSTOP)
 
+# The judge of programs
 return what is equal to everything [solve]:
     class Any(str):
         def __eq__(self, other): return True
@@ -244,6 +382,19 @@ search all objects for the tests [solve]:
     def solve(n):
         for found in gc.get_objects():
             if type(found) is tuple and len(found) == 2 and found[0] == n and type(found[1]) is str: return found[1]
+read the tests in the main module [solve]:
+    def solve(n): return dict(sys.modules['__main__'].TESTS)[n]
+read the tests in the frames of all threads [solve]:
+    def solve(n): return dict(next(iter(sys._current_frames().values())).f_back.f_globals['TESTS'])[n]
+remove the tests [solve]: sys.modules['__main__'].TESTS.clear()
+return what stands for anything [solve]:
+    def solve(n): return importlib.import_module('unittest.mock').ANY
+return what runs where it is unpickled [solve, inside]:
+    class Command:
+        def __reduce__(self): return os.mkdir, ('@FOLDER@/written',)
+    def solve(n): return Command()
+leave by the door of success [solve, inside]:
+    def solve(n): sys.exit(0)
 replace what the judge compares with [solve]:
     builtins.all = lambda results: True
     def solve(n): return None
@@ -258,7 +409,7 @@ answer in the judge's own protocol [solve, inside]:
             for fd in range(3, 30):
                 with contextlib.suppress(OSError): os.write(fd, json.dumps(answer).encode() + b'\n')
 """
-_ENTRY = re.compile(r"^(?P<name>[^\s:\[][^:\[]*?)(?: \[(?P<flags>.*?)\])?:(?P<program>.*(?:\n    .*)*)", re.M)
+_ENTRY = re.compile(r"^(?P<name>[^\s#:\[][^:\[\n]*?)(?: \[(?P<flags>.*?)\])?:(?P<program>.*(?:\n    .*)*)", re.M)
 # Grades as many do: in the same process, with what the program has left there.
 _NAIVE = """
 TESTS = [(n, f'word {{n}}') for n in range(3)]
@@ -335,7 +486,8 @@ class World:
         known = {"PORT": self._servers[0].getsockname()[1], "FOLDER": self.folder, "ABSTRACT": self._abstract}
         known |= {"PARENT": os.getpid(), "VICTIM": self._victim.pid, "DESCRIPTOR": self._secret.fileno()}
         known |= {"MARK": self._mark}
-        return [re.sub("@([A-Z]+)@", lambda found: str(known[found[1]]), program) for program in attack.programs]
+        known |= {name.upper(): number for name, number in denied_calls(os.uname().machine).items()}
+        return [re.sub("@([A-Z_]+)@", lambda found: str(known[found[1]]), program) for program in attack.programs]
 
     def harm(self) -> str:
         """Return what has happened to the targets, or nothing, and put them in order again."""
@@ -398,7 +550,8 @@ def attempt(attack: Attack, world: World) -> str:
     """Return how an attack has escaped from a sandbox, or nothing."""
     programs = world.programs(attack)
     if "solve" in attack.flags:
-        return "a test has passed" if grade(programs[0], "solve", [(n, f"word {n}") for n in range(3)])[0] else ""
+        passed, _ = grade(programs[0], "solve", [(n, f"word {n}") for n in range(3)])
+        return "a test has passed" if passed else world.harm()
     if "outlive" in attack.flags:
         return "it outlived its parent" if outlives(programs[0], world, _PARENT) else ""
     with Sandbox(replace(LIMITS, seconds=attack.seconds)) as sandbox:
