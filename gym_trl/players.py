@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import time
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
@@ -540,7 +541,9 @@ def load_model(source: str | Path, *, dtype: str | None = None, trainable: bool 
         if base is not None:
             with needs("lora", "an adapter"):
                 from peft import PeftModel
-            model = PeftModel.from_pretrained(model, str(found), is_trainable=trainable)
+            with warnings.catch_warnings():  # PEFT reads an attribute that Transformers 5.24 has renamed
+                warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+                model = PeftModel.from_pretrained(model, str(found), is_trainable=trainable)
             model = model if trainable else model.merge_and_unload()
     except (GymTRLError, MemoryError):
         raise

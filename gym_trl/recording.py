@@ -41,6 +41,7 @@ from gym_trl.warm_start import demonstrations, imitate, rows_of_all
 
 CURVE = "curve.png"
 _DEAD_STEPS = 10
+_FORECAST_STEP = 3  # when the time that is left is told; the first step is the slowest
 _FAILURES_SHOWN = 3
 
 
@@ -152,6 +153,7 @@ class Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         self._writes = os.environ.get("RANK", "0") == "0"
         self._before: Evaluation | None = None
         self._said, self._dead, self._asked = 0.0, 0, 0.0
+        self._began = 0.0
         self._stopped: TrainingStopped | None = None
         self._solved = False
 
@@ -261,6 +263,7 @@ class Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         with suppress(ValueError):  # a thread that is not the main one has no handlers
             for number in (signal.SIGINT, signal.SIGTERM):
                 handlers[number] = signal.signal(number, ask)
+        self._began = time.monotonic()
         try:
             yield
         except KeyboardInterrupt:
@@ -291,6 +294,9 @@ class Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
             shown = [f"{name} {logs[key]:.3g}" for name, key in names.items() if logs.get(key) is not None]
             self.say(f"step {step:4}/{steps}  " + "  ".join(one for one in shown if one != "unscored 0"))
             self._said = now
+        minutes = (now - self._began) / step * (steps - step) / 60
+        if step == _FORECAST_STEP and minutes >= 2:
+            self.say(f"About {minutes:.0f} minutes to go, into {self.folder}; Ctrl-C stops after a step")
         self._dead = self._dead + 1 if logs.get("frac_reward_zero_std") == 1.0 else 0
         if self._dead >= _DEAD_STEPS:
             control.should_training_stop = control.should_save = True

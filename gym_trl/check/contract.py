@@ -77,7 +77,11 @@ def _by_gymnasium(env: gym.Env[Any, Any]) -> Iterator[Finding]:
         strange = holds_text(env.action_space) and not isinstance(raised, AssertionError)
         if not strange and "not equivalent" not in str(raised):  # "invalid actions" and "repeats" know more
             charset = isinstance(env.observation_space, gym.spaces.Text) and "observation space" in str(raised)
-            fix = "declare gym_trl.spaces.AnyText(), which has any text" if charset else "follow the message"
+            fix = (
+                "declare gym_trl.spaces.AnyText(): Gymnasium's Text has letters and digits only"
+                if charset
+                else "follow the message"
+            )
             yield error(f"Gymnasium's check_env raised {described(raised):.200}", fix)
 
 
