@@ -67,5 +67,5 @@ def test_the_importance_ratio_stays_at_one(pair):
 def test_nothing_failed_and_nothing_is_left_running(pair):
     for report in pair:
         for rollout in report["rollouts"]:
-            assert set(rollout["stop_reason"]) <= {"ended", "token_limit"}
+            assert set(rollout["stop_reason"]) <= {"ended", "token_limit", "invalid"}
             assert rollout["unfinished"] == 0
