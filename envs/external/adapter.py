@@ -15,7 +15,7 @@ from gym_trl.spaces import AnyText
 
 
 class Played(NamedTuple):
-    """What an action led to."""
+    """Result of an action."""
 
     observation: str
     reward: float = 0.0

@@ -111,9 +111,10 @@ def score(model: Any, *, input_ids: Any, attention_mask: Any, labels: Any, **_: 
         one.gather(1, columns.clamp(max=width - 1)) * (columns < width)
         for one in (input_ids, attention_mask, torch.nn.functional.pad(mask, (0, 1)))
     )
-    stop = 2 + int(kept.any(0).nonzero().max()) if mask.any() else 2
+    places = kept.any(0).nonzero().flatten().tolist() or [0]
+    stop = places[-1] + 2
     ids, attended, kept = ids[:, :stop], attended[:, :stop], kept[:, : stop - 1]
-    shared, begun = compute_shared(model, ids, attended, before=int(kept.any(0).nonzero().min()) if mask.any() else 0)
+    shared, begun = compute_shared(model, ids, attended, before=places[0])
 
     def keep(_: Any, __: Any, output: Any) -> Any:
         output.last_hidden_state = output.last_hidden_state[:, :-1][kept[:, shared:]][None]
