@@ -30,8 +30,7 @@ class Bandit(TextGame):
     instructions state both numbers, but not the arm. The payoffs of each arm's first, second and later pulls are drawn
     at reset, so they depend on the seed alone and not on the other actions. An invalid action costs a turn and pays
     nothing. A turn's reward is its payoff divided by ``turns``, so the return is the mean payoff. It is a success if
-    the last turn went to the best arm. At the end ``info["regret"]`` is what was lost compared with always choosing the
-    best arm (for an invalid action, the best arm's full payoff).
+    the last turn went to the best arm.
 
     Args:
         difficulty: ``"medium"`` is the hard setting of Krishnamurthy et al. (2024, arXiv 2403.15371).
@@ -91,7 +90,6 @@ class Bandit(TextGame):
         chances[self.best] = 0.5 + self.gap / 2
         self.payoffs = (self.np_random.random((self.arms, self.turns)) < chances).astype(int).tolist()
         self.tried, self.paid = [0] * self.arms, [0] * self.arms
-        self.regret = 0.0
 
     def show(self) -> str:
         """Return the first observation."""
@@ -110,14 +108,8 @@ class Bandit(TextGame):
         paid = self.payoffs[arm][self.tried[arm]]
         self.tried[arm] += 1
         self.paid[arm] += paid
-        self.regret += 0.0 if arm == self.best else self.gap
         is_won = arm == self.best and self.turns_left == 1
-        return self._report(self.turn(f"{name} paid {paid}.", success=is_won, reward=paid / self.turns))
-
-    def reject(self, reason: str) -> Step:
-        """End a turn that pays nothing."""
-        self.regret += 0.5 + self.gap / 2
-        return self._report(super().reject(reason))
+        return self.turn(f"{name} paid {paid}.", success=is_won, reward=paid / self.turns)
 
     def tell(self, message: str) -> str:
         """Return the message, the turns left and what the arms have paid."""
@@ -126,10 +118,6 @@ class Bandit(TextGame):
             arms = zip(self.legal(), self.paid, self.tried, strict=True)
             text += f" Paid of tried: {', '.join(f'{name} {paid}/{tried}' for name, paid, tried in arms)}."
         return text
-
-    def _report(self, step: Step) -> Step:
-        """Report the regret at the end; before, it would reveal the best arm."""
-        return step._replace(info={"regret": self.regret}) if step.done else step
 
     def solve(self) -> str:
         """Return the arm that is most probably the best: the one with the most payments less failures."""

@@ -51,7 +51,7 @@ class Countdown(TextGame):
     }  # fmt: skip
     ranges: ClassVar = {
         "numbers": (2, 6), "high": (1, 100), "repeats": (1, None), "large": (0, len(_LARGE)), "target_low": (1, None),
-        "target_high": (None, 10**9), "turns": (1, None)
+        "target_high": (None, 10**9)
     }  # fmt: skip
     between = " "
     optimal_success = 1.0

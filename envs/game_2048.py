@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias
 
 from gym_trl.envs.text_game import Step, TextGame
 from gym_trl.errors import ConfigError
@@ -33,7 +33,7 @@ class Game2048(TextGame):
     A move slides every tile as far as possible. Two equal tiles that meet merge into their sum, at most once per tile
     and move, beginning with those farthest in the direction of the move. Then a tile appears on a random empty cell: a
     2 with probability 0.9, else a 4; the start has two such tiles. After a move that changes nothing no tile appears.
-    The episode is lost when nothing can move. ``info["max_tile"]`` is the largest tile.
+    The episode is lost when nothing can move.
 
     The presets have turns enough for every sequence of legal moves, so pass ``turns`` together with ``target``; the
     classic game is ``size=4, target=2048, turns=2000``. On 2x2 the solver minimises the probability of losing, and wins
@@ -46,7 +46,7 @@ class Game2048(TextGame):
         "medium": {"size": 2, "target": 16, "turns": 20},
         "hard": {"size": 3, "target": 64, "turns": 150},
     }
-    ranges: ClassVar = {"size": (2, 4), "target": (8, 2**16), "turns": (1, None)}
+    ranges: ClassVar = {"size": (2, 4), "target": (8, 2**16)}
     draws = True
     size: int
     target: int
@@ -100,9 +100,6 @@ class Game2048(TextGame):
         if not won:
             self._spawn()
         return self.turn(success=won, done=not self.legal())
-
-    def _info(self) -> dict[str, Any]:
-        return {**super()._info(), "max_tile": _largest(self.rows)}
 
     def solve(self) -> str:
         """Return the move that loses least, or after which the board is best two moves ahead."""

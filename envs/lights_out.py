@@ -36,7 +36,7 @@ class LightsOut(TextGame):
         "medium": {"size": 3, "turns": 18},
         "hard": {"size": 5, "turns": 30},
     }
-    ranges: ClassVar = {"size": (1, 10), "turns": (1, None)}
+    ranges: ClassVar = {"size": (1, 10)}
     size: int
 
     @property

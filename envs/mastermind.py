@@ -47,7 +47,7 @@ class Mastermind(TextGame):
         "medium": {"pegs": 4, "colors": 6, "turns": 10},
         "hard": {"pegs": 5, "colors": 8, "turns": 10},
     }
-    ranges: ClassVar = {"pegs": (1, 9), "colors": (1, 9), "turns": (1, None)}
+    ranges: ClassVar = {"pegs": (1, 9), "colors": (1, 9)}
     between = " "
     pegs: int
     colors: int

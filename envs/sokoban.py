@@ -3,13 +3,12 @@
 import random
 from functools import lru_cache
 from itertools import count
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias
 
 from gym_trl.envs.text_game import Step, TextGame
 from gym_trl.errors import ConfigError
 
 _MOVES = ("up", "right", "down", "left")
-_MOST_BOXES = 4
 _MOST_POSITIONS = 20_000
 """Number of positions after which reverse play in a room stops, at the end of the current depth."""
 _MOST_SOLVED = 200_000
@@ -35,10 +34,9 @@ class Sokoban(TextGame):
 
     A room is ``width`` times ``height`` squares with the outer walls. It is generated from the instance number: walls,
     goals and boxes on them, and then reverse play, pulling, over everything that can be reached in ``depth`` moves or
-    until 20,000 positions are known. So each room can be solved, and the fewest moves are known:
-    ``info["optimal_actions"]``. The start is drawn uniformly from the positions without a box on a goal whose distance
-    from the end is at least half of ``depth`` (or of the depth that was searched); a room without one is generated
-    again, and the eighth room uses its farthest position.
+    until 20,000 positions are known. So each room can be solved. The start is drawn uniformly from the positions
+    without a box on a goal whose distance from the end is at least half of ``depth`` (or of the depth that was
+    searched); a room without one is generated again, and the eighth room uses its farthest position.
 
     The solver goes back through the same positions, so it wins every game in the fewest moves: 5.4 in the mean of easy,
     11.8 of medium, 17.5 of hard. Random moves win 0.115, 0.009 and 0. An unsolvable position is not reported; the
@@ -50,9 +48,7 @@ class Sokoban(TextGame):
         "medium": {"width": 6, "height": 6, "boxes": 2, "depth": 20, "turns": 40},
         "hard": {"width": 8, "height": 8, "boxes": 3, "depth": 30, "turns": 60},
     }
-    ranges: ClassVar = {
-        "width": (5, 12), "height": (5, 12), "boxes": (1, _MOST_BOXES), "depth": (1, None), "turns": (1, None)
-    }  # fmt: skip
+    ranges: ClassVar = {"width": (5, 12), "height": (5, 12), "boxes": (1, 4), "depth": (1, None)}
     num_instances = 2**32
     optimal_success = 1.0
     width: int
@@ -80,8 +76,8 @@ class Sokoban(TextGame):
 
     def deal(self) -> None:
         """Generate the room."""
-        made = _make_room(self.width, self.height, self.boxes, min(self.depth, self.turns), self.instance or 0)
-        self.room, self.at, self.fewest = made
+        depth = min(self.depth, self.turns)
+        self.room, self.at = _make_room(self.width, self.height, self.boxes, depth, self.instance or 0)
 
     def look(self) -> str:
         """Return the map."""
@@ -130,9 +126,6 @@ class Sokoban(TextGame):
             found.append((boxes ^ (1 << there ^ 1 << behind) if pushes else boxes, there) if can else None)
         return found
 
-    def _info(self) -> dict[str, Any]:
-        return {**super()._info(), "optimal_actions": self.fewest}
-
 
 class _Room(NamedTuple):
     """Floor squares by number."""
@@ -146,8 +139,8 @@ class _Room(NamedTuple):
 
 
 @lru_cache(256)
-def _make_room(width: int, height: int, boxes: int, depth: int, instance: int) -> tuple[_Room, _Position, int]:
-    """Return a room, its start, and the moves of its shortest solution."""
+def _make_room(width: int, height: int, boxes: int, depth: int, instance: int) -> tuple[_Room, _Position]:
+    """Return a room and its start."""
     rng = random.Random(instance)
     for attempt in count(1):
         places = _grow_floor(width, height, boxes, rng)
@@ -160,7 +153,7 @@ def _make_room(width: int, height: int, boxes: int, depth: int, instance: int) -
         far = starts[-1][1] if len(starts) >= _MOST_POSITIONS else depth
         wanted = [start for start in starts if not start[0][0] & goals and 2 * start[1] >= far]
         if wanted or (starts and attempt >= 8):
-            return room, *rng.choice(wanted or starts[-1:])
+            return room, rng.choice(wanted or starts[-1:])[0]
     raise AssertionError("there is always another room")
 
 

@@ -34,7 +34,7 @@ class TowerOfHanoi(TextGame):
         "medium": {"disks": 3, "turns": 10},
         "hard": {"disks": 5, "turns": 40},
     }
-    ranges: ClassVar = {"disks": (1, 64), "turns": (1, None)}
+    ranges: ClassVar = {"disks": (1, 64)}
     disks: int
 
     @property

@@ -52,7 +52,7 @@ class Wordle(TextGame):
         "medium": {"guesses": 6, "turns": 12, "choices": 0},
         "hard": {"guesses": 4, "turns": 4, "choices": 0},
     }
-    ranges: ClassVar = {"guesses": (1, None), "turns": (1, None), "choices": (0, 100)}
+    ranges: ClassVar = {"guesses": (1, None), "choices": (0, 100)}
     guesses: int
     choices: int
     words: tuple[str, ...]

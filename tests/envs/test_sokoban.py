@@ -42,13 +42,13 @@ def fewest_moves(observation: str) -> int:
         pytest.param({"difficulty": "hard"}, 3, marks=pytest.mark.slow),
     ],
 )
-def test_every_room_is_solved_in_its_declared_moves(arguments: dict[str, Any], games: int) -> None:
+def test_every_room_is_solved_in_the_fewest_moves(arguments: dict[str, Any], games: int) -> None:
     """Playing backwards and an independent search agree."""
     env = Sokoban(**arguments)
     for number in range(games):
-        observation, info = env.reset(options={"instance": number})
+        observation, _ = env.reset(options={"instance": number})
         steps = play(env, env.solver(), options={"instance": number})[1:]
-        assert fewest_moves(observation) == info["optimal_actions"] == len(steps)
+        assert fewest_moves(observation) == len(steps)
         assert steps[-1][-1]["success"]
 
 
