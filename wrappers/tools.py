@@ -5,7 +5,6 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import partial
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, TypeAlias, Union, get_args, get_origin, get_type_hints
 
@@ -52,7 +51,7 @@ class Tools(TextWrapper):
     >>> env.step('<tool>{"name": "middle", "arguments": {"low": 1, "high": 50}}</tool>')[:2]
     ('25', 0.0)
     >>> env.step('<tool>{"name": "middle", "arguments": {"low": 1}}</tool>')[0]
-    "Error: TypeError: missing a required argument: 'high'"
+    "Error: TypeError: middle() missing 1 required positional argument: 'high'"
     >>> env.step("25")[:2]
     ('Correct.', 1.0)
     >>> print(env.instructions.partition("\n")[2])
@@ -67,8 +66,8 @@ class Tools(TextWrapper):
     parsed, of an unknown tool, or beyond ``max_calls``. An ``InfrastructureError`` or a ``ModelFaultError`` in a tool
     ends the episode, and so does the loss of a server (``InfrastructureError``).
 
-    Inside of ``ParseAction`` a call is marked like any action. Arguments are checked against the annotated types. Their
-    descriptions under ``Args:`` in the docstring are shown to the model.
+    Inside of ``ParseAction`` a call is marked like any action. The model is shown the annotated types of the arguments
+    and their descriptions under ``Args:`` in the docstring; a function checks what it is given, as far as it needs to.
 
     Args:
         env: Environment whose observations and actions are text.
@@ -197,10 +196,6 @@ def function_tool(function: Callable[..., Any]) -> Tool:
     >>> print(function_tool(add))
     {"name": "add", "description": "Add two integers.", "parameters": {"type": "object", "properties":
     {"a": {"type": "integer", "description": "The first."}, "b": {"type": "integer", "default": 0}}, "required": ["a"]}}
-    >>> function_tool(add).call(a=1, b="2")
-    Traceback (most recent call last):
-        ...
-    TypeError: b must be of type integer, got '2'
 
     Raises:
         ConfigError: The function has no name, or it cannot be called with named arguments.
@@ -222,22 +217,7 @@ def function_tool(function: Callable[..., Any]) -> Tool:
             properties[parameter.name]["default"] = parameter.default
     required = [name for name, schema in properties.items() if "default" not in schema]
     parameters = {"type": "object", "properties": properties, "required": required}
-    return Tool(name, " ".join(docstring.split("\n\n")[0].split()), parameters, partial(_call, function, properties))
-
-
-def _call(function: Callable[..., Any], properties: Mapping[str, Any], /, **arguments: Any) -> Any:
-    """Call a function with arguments of the types that it declares."""
-    inspect.signature(function).bind(**arguments)  # its error names the missing argument, not the location
-    for name, value in arguments.items():
-        schema = properties[name]
-        kind = schema.get("type")
-        if "default" in schema and value == schema["default"]:
-            continue
-        if "enum" in schema and value not in schema["enum"]:
-            raise TypeError(f"{name} must be one of {schema['enum']}, got {value!r:.80}")
-        if kind and _kind_of(type(value)) not in (kind, "integer" if kind == "number" else kind):
-            raise TypeError(f"{name} must be of type {kind}, got {value!r:.80}")
-    return function(**arguments)
+    return Tool(name, " ".join(docstring.split("\n\n")[0].split()), parameters, function)
 
 
 def _schema(hint: Any) -> dict[str, Any]:

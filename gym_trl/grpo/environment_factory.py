@@ -169,7 +169,7 @@ def _method(function: Callable[..., str]) -> Callable[..., str]:
     tool, signature, hints = function_tool(function), inspect.signature(function), get_type_hints(function)
 
     def call(self: ToolEnvironment, *given: Any, **named: Any) -> str:
-        action = tool.call(**signature.bind(*given, **named).arguments)
+        action = function(*given, **named)
         if not isinstance(action, str):
             raise TypeError(f"{tool.name} must return an action as text, got {type(action).__name__}")
         return self._play(action)
