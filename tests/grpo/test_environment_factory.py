@@ -219,7 +219,7 @@ PLAYERS = {
     "W": [call(number=4), call(number=2), call(number=1), call(number=3), "Done."],  # plays on until it has won
     "Q": [call(number=9), "I do not know."],  # leaves the game
     "C": [call(number=99), "Oh."],  # crashes it
-    "E": [call(number="four"), call(word="four"), call(number=2), call(number=1), call(number=3), "Done."],
+    "E": [call(letter="four"), call(word="four"), call(number=2), call(number=1), call(number=3), "Done."],
 }
 """Responses of the members of a group; guesses of 1 to 4 find a secret below 5."""
 

