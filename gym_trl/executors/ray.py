@@ -35,8 +35,9 @@ class RayPool(ProcessPool):
         with needs("ray", "environments on a Ray cluster"):
             import ray
         self._ray = ray
-        # Its process can be killed while it answers.
-        self._actor_options = {"num_cpus": 0, "max_concurrency": 2} | dict(actor_options or {})
+        # Its process can be killed while it answers. Ray places an actor that needs nothing wherever it likes: so it
+        # needs a byte of memory.
+        self._actor_options = {"num_cpus": 0, "memory": 1, "max_concurrency": 2} | dict(actor_options or {})
         self._made = count()
 
     def host(self) -> EnvHost:

@@ -180,9 +180,10 @@ def test_two_machines_two_servers_and_two_processes_train_together(played):
         counted = {name: sum(found == {name} for found in where[step]) for name in ("first", "second")}
         print(f"step {step}: episodes {counted}, lost {len(errors[step])}")  # noqa: T201
     assert min(tokens) > 0
-    before = [found for step in range(LOST_IN) for found in where[step]]
-    assert {"first"} in before  # which of them Ray gives to whom is its own choice
-    assert {"second"} in before
+    for rank in (0, 1):
+        for step in range(LOST_IN):
+            assert {"first"} in where[step][6 * rank : 6 * rank + 6]
+            assert {"second"} in where[step][6 * rank : 6 * rank + 6]
     assert [len(rows(ranks, step)) for step in range(STEPS)] == [12] * STEPS
 
 
