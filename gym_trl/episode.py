@@ -192,13 +192,8 @@ class Episode:
         return starts
 
     def begin(self, reset: StepResult | EnvFailure) -> None:
-        """Note the result of the reset; the instructions and the observation end the last user message, or a new one.
-
-        Raises:
-            ConfigError: The reset failed by a mistake of the user's.
-        """
+        """Note the result of the reset; the instructions and the observation end the last user message, or a new one."""
         if isinstance(reset, EnvFailure):
-            reset.raise_mistake()
             self.stop(reset.reason, reset.error)
             return
         self.reset = self.last = reset
@@ -215,14 +210,9 @@ class Episode:
         self.messages.append(answer.as_message())
 
     def step(self, result: StepResult | EnvFailure) -> None:
-        """Note the result of the step that the last response caused.
-
-        Raises:
-            ConfigError: The step failed by a mistake of the user's.
-        """
+        """Note the result of the step that the last response caused."""
         turn = self.turns[-1]
         if isinstance(result, EnvFailure):
-            result.raise_mistake()
             turn.action_valid = False
             self.stop(result.reason, result.error)
             return

@@ -8,7 +8,7 @@ from enum import StrEnum
 from operator import index
 from typing import Any, NamedTuple, TypeAlias
 
-from gym_trl.errors import ConfigError, TaskError
+from gym_trl.errors import TaskError
 
 TokenIds: TypeAlias = list[int]
 Logprobs: TypeAlias = list[float | None]
@@ -254,14 +254,3 @@ class EnvFailure:
 
     error: str
     reason: StopReason = StopReason.ENV_ERROR
-    of_user: bool = False
-    """It was a ``ConfigError``, the user's mistake: whoever plays the episode raises it instead of going on."""
-
-    def raise_mistake(self) -> None:
-        """Raise the user's mistake, if it was one.
-
-        Raises:
-            ConfigError: It was.
-        """
-        if self.of_user:
-            raise ConfigError(self.error)

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -193,10 +193,17 @@ def test_a_mistake_of_the_user_stops_all(pool_of):
             signal.signal(signal.SIGALRM, before)
             return super().step(action)
 
-    for executor, mistaken in (("thread", True), ("process", False), ("inline", False)):
-        with pool_of(executor, lambda _: Alarm("nowhere"), workers=1) as pool:
-            result = play(pool, {"a": [Task("Alarm", 0), "on"]})["a"][1]
-        assert (isinstance(result, EnvFailure) and result.of_user) is mistaken
+    class Mistaken(FailingEnv):
+        def step(self, action):
+            raise ConfigError("no such level")
+
+    for executor, made, mistaken in (
+        *[(executor, Mistaken, True) for executor in ("thread", "process", "inline")],
+        *[("thread", Alarm, True), ("process", Alarm, False), ("inline", Alarm, False)],
+    ):
+        with pool_of(executor, lambda _, made=made: made("nowhere"), workers=1) as pool:
+            with pytest.raises(ConfigError) if mistaken else nullcontext():
+                play(pool, {"a": [Task("Alarm", 0), "on"]})
 
 
 @pytest.mark.parametrize("executor", WITH_WORKERS)

@@ -25,7 +25,11 @@ class EnvPool(Closing):
 
     @abstractmethod
     async def execute(self, key: str, work: Task | str) -> Result:
-        """Reset (with a task) or step (with an action) the environment of an episode."""
+        """Reset (with a task) or step (with an action) the environment of an episode.
+
+        Raises:
+            ConfigError: The environment raised it: a mistake of the user's, which ends more than an episode.
+        """
 
     @abstractmethod
     def release(self, key: str) -> None:

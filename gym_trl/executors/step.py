@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium as gym
 
 from gym_trl.errors import (
+    ConfigError,
     apart_from_the_model,
     caused_by_model,
     described,
@@ -98,15 +99,18 @@ def failed(work: Task | str, error: BaseException) -> EnvFailure:
     >>> failed("go north", KeyError("north")).reason, failed("go north", OSError("no route")).reason
     (<StopReason.CRASHED: 'crashed'>, <StopReason.ENV_ERROR: 'env_error'>)
 
-    A ``ConfigError`` is the user's mistake, which ends more than an episode, and so is a signal handler that an
-    environment sets in a thread. The text ends with the file and the line.
+    The text ends with the file and the line.
+
+    Raises:
+        ConfigError: It raised one, the user's mistake, which ends more than an episode, or the environment has set a
+            signal handler in a thread.
     """
     if stops_a_rollout(error):
-        return EnvFailure(safe_str(error), of_user=True)
+        raise error
     what = f"{'reset' if isinstance(work, Task) else 'step'} raised {described(error)}"
     if "signal only works in main thread" in safe_str(error) and current_thread() is not main_thread():
         hint = 'it needs the main thread of a process: executor="process" (or "inline" in a program)'
-        return EnvFailure(f"{what}; {hint}", of_user=True)
+        raise ConfigError(f"{what}; {hint}") from error
     by_model = isinstance(work, str) and caused_by_model(error)
     if (place := place_of(error)) is not None:
         what += f" ({Path(place.filename).name}:{place.lineno})"
