@@ -8,6 +8,7 @@ whether its task was solved.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import NamedTuple
 
 from gym_trl.errors import TranscriptError
@@ -23,7 +24,6 @@ from gym_trl.types import (
     StopReason,
     Task,
     TokenIds,
-    without_nan,
 )
 
 MAX_TURNS = 10_000
@@ -63,7 +63,7 @@ class Segment:
         start = len(self.completion_ids)
         self.completion_ids += ids
         self.mask += [int(logprobs is not None)] * len(ids)
-        self.logprobs += [0.0] * len(ids) if logprobs is None else without_nan(logprobs)
+        self.logprobs += [0.0] * len(ids) if logprobs is None else logprobs
         return start, len(self.completion_ids)
 
 
@@ -123,14 +123,14 @@ class Episode:
     """Success as the environment declares it; ``None`` if it does not, or if the episode is unscored."""
     stop_reason: StopReason | None = None
     error: str | None = None
-    terminated: bool = False
-    """The last step terminated, as Gymnasium says it; a scored episode that did not end so was truncated."""
     reset: StepResult = _NOTHING
     """Result of the reset, which says what a loss is worth and how states and tasks are named."""
     last: StepResult = _NOTHING
-    """Result of the reset or of the last step."""
+    """Result of the reset or of the last step; a scored episode whose last step did not terminate was truncated."""
     declares_success: bool = False
     """The environment declares success, so that a scored episode without it has failed."""
+    owed: float = 0.0
+    """Reward that was paid before the first turn, of whose reward it becomes a part."""
     order: list[int] = field(default_factory=list)
     """Index of each turn among the turns of all seats of its game; empty in environments of one seat."""
     model_seconds: float = 0.0
@@ -170,12 +170,10 @@ class Episode:
     @property
     def row(self) -> Segment:
         """All segments in one row, with the prompts of later ones as ids of the environment."""
-        if len(self.segments) == 1:
-            return self.segments[0]
-        whole = Segment(list(self.segments[0].prompt_ids)) if self.segments else Segment()
-        for number, segment in enumerate(self.segments):
-            if number:
-                whole.add(segment.prompt_ids)
+        first, *others = self.segments or [Segment()]
+        whole = Segment(first.prompt_ids, [*first.completion_ids], [*first.mask], [*first.logprobs])
+        for segment in others:
+            whole.add(segment.prompt_ids)
             whole.completion_ids += segment.completion_ids
             whole.mask += segment.mask
             whole.logprobs += segment.logprobs
@@ -184,15 +182,12 @@ class Episode:
     @property
     def starts(self) -> list[int]:
         """Index in the completion of ``row`` at which the completion of each segment starts."""
-        starts, length = [], 0
-        for number, segment in enumerate(self.segments):
-            length += len(segment.prompt_ids) if number else 0
-            starts.append(length)
-            length += len(segment.completion_ids)
-        return starts
+        before = len(self.segments[0].prompt_ids) if self.segments else 0
+        ends = accumulate(len(segment.ids) for segment in self.segments)
+        return [end - len(one.completion_ids) - before for end, one in zip(ends, self.segments, strict=True)]
 
     def begin(self, reset: StepResult | EnvFailure) -> None:
-        """Note the result of the reset; the instructions and the observation end the last user message, or a new one."""
+        """Note the result of the reset; instructions and observation end the last user message, or are a new one."""
         if isinstance(reset, EnvFailure):
             self.stop(reset.reason, reset.error)
             return
@@ -206,8 +201,9 @@ class Episode:
     def answer(self, answer: Answer | str, spans: Sequence[Span] = ()) -> None:
         """Begin a turn with the response to the last observation."""
         answer = Answer("", answer) if isinstance(answer, str) else answer
-        self.turns.append(Turn(self.last.observation, answer, spans=spans, state=self.last.state))
-        self.messages.append(answer.as_message())
+        self.turns.append(Turn(self.last.observation, answer, self.owed, spans=spans, state=self.last.state))
+        self.owed = 0.0
+        self.messages.append(Message("assistant", answer.text, reasoning_content=answer.thinking))
 
     def step(self, result: StepResult | EnvFailure) -> None:
         """Note the result of the step that the last response caused."""
@@ -234,14 +230,16 @@ class Episode:
 
     def show(self, result: StepResult) -> None:
         """Append an observation to the conversation."""
-        self.last, self.terminated = result, result.terminated
+        self.last = result
         self.declares_success |= result.info.get("success") is not None
         self.messages.append(Message("user", result.observation))
 
     def earn(self, reward: float) -> None:
-        """Add a reward to the last turn, if there is one."""
+        """Add a reward to the last turn; before the first one, to that."""
         if self.turns:
             self.turns[-1].reward += reward
+        else:
+            self.owed += reward
 
     def stop(self, reason: StopReason, error: str | None = None, *, charged: bool = False) -> None:
         """End the episode, unless it has ended; one that is cut off, or ``charged``, is worth no more than a loss."""
@@ -252,9 +250,8 @@ class Episode:
             self.earn(min(0.0, self.reset.loss_return - self.paid))
         if self.scored and not abs(self.paid) <= LARGEST:
             self.stop_reason, self.error = StopReason.ENV_ERROR, f"the rewards add up to {self.paid:g}"
-        declared = self.last.info.get("success")
-        if self.scored and (self.declares_success or declared is not None):  # what was cut off has solved nothing
-            self.success = bool(declared) and not reason.cut_off
+        if self.scored and self.declares_success:  # what was cut off has solved nothing
+            self.success = bool(self.last.info.get("success")) and not reason.cut_off
 
 
 def reason_of(result: StepResult) -> StopReason:

@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from gym_trl.chat import ChatLike
 from gym_trl.episode import Episode, Segment, Span
@@ -27,15 +27,9 @@ from gym_trl.types import (
 
 Step: TypeAlias = Callable[[Task | str], Awaitable[StepResult | EnvFailure]]
 """``await step(task)`` resets the environment of an episode, and ``await step(action)`` steps it."""
+Sample: TypeAlias = Callable[[TokenIds, int, int], Awaitable[Completion]]
+"""``await sample(ids, max_tokens, seat)`` continues ids by at most so many tokens, for a seat of the game."""
 _UNLIMITED = 1 << 30
-
-
-class Sample(Protocol):
-    """Sampler of an episode's responses."""
-
-    def __call__(self, ids: TokenIds, max_tokens: int, seat: int) -> Awaitable[Completion]:
-        """Continue ids by at most ``max_tokens``."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +202,8 @@ async def play(
 
     Whatever fails becomes the episode's ``stop_reason``. In a game of several seats (``gym_trl.wrappers.seats``) each
     is shown the observations that belong to it, and what is paid to it while others act is a part of the reward of its
-    last action. A seat that fails without a score fails the game for all; one that is cut off leaves the others with
-    ``forfeit``; a limit of the whole game cuts off all seats.
+    last action, or of its first one. A seat that fails without a score fails the game for all; one that is cut off
+    leaves the others with ``forfeit``; a limit of the whole game cuts off all seats.
 
     Args:
         task: Seed and options of the reset.

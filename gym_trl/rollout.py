@@ -107,15 +107,22 @@ async def gather(
             on_finish(number, result)
         return result
 
+    async with _together() as group:
+        tasks = [group.create_task(admitted(number)) for number in range(count)]
+    return [task.result() for task in tasks]
+
+
+@asynccontextmanager
+async def _together() -> AsyncIterator[asyncio.TaskGroup]:
+    """Provide a group of tasks that raises the first exception itself, after the others were cancelled."""
     first: BaseException | None = None
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(admitted(number)) for number in range(count)]
+            yield group
     except BaseExceptionGroup as raised:
-        first = raised.exceptions[0]  # after which the others were cancelled
+        first = raised.exceptions[0]
     if first is not None:
         raise first
-    return [task.result() for task in tasks]
 
 
 @asynccontextmanager
@@ -154,13 +161,7 @@ async def asking(engine: Engine | AsyncEngine) -> AsyncIterator[Ask]:
             for _ in range(3):  # all go on whose responses have come, and whose environments answer at once
                 await asyncio.sleep(0)
 
-    first: BaseException | None = None
-    try:
-        async with asyncio.TaskGroup() as group:  # if the engine raises, whoever waits for it is cancelled
-            driver = group.create_task(drive())
-            yield sample
-            driver.cancel()
-    except BaseExceptionGroup as raised:
-        first = raised.exceptions[0]
-    if first is not None:
-        raise first
+    async with _together() as group:  # if the engine raises, whoever waits for it is cancelled
+        driver = group.create_task(drive())
+        yield sample
+        driver.cancel()

@@ -1,8 +1,7 @@
 """Core data types shared by environments, chats, engines and trainers."""
 
 import json
-import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import index
@@ -16,15 +15,6 @@ Logprobs: TypeAlias = list[float | None]
 
 Policy: TypeAlias = Callable[[str], str]
 """Function that plays one episode: it is called with each observation and returns an action."""
-
-
-def without_nan(values: Iterable[float | None]) -> Logprobs:
-    """Return log probabilities with ``None`` in place of NaN.
-
-    >>> without_nan([-0.5, float("nan"), None])
-    [-0.5, None, None]
-    """
-    return [None if value is None or math.isnan(value) else value for value in values]
 
 
 class StopReason(StrEnum):
@@ -116,10 +106,6 @@ class Answer(NamedTuple):
 
     thinking: str
     text: str
-
-    def as_message(self) -> Message:
-        """Return the message of the response, in which thinking and answer are apart."""
-        return Message("assistant", self.text, reasoning_content=self.thinking)
 
 
 @dataclass(frozen=True, slots=True)

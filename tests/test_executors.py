@@ -201,9 +201,9 @@ def test_a_mistake_of_the_user_stops_all(pool_of):
         *[(executor, Mistaken, True) for executor in ("thread", "process", "inline")],
         *[("thread", Alarm, True), ("process", Alarm, False), ("inline", Alarm, False)],
     ):
-        with pool_of(executor, lambda _, made=made: made("nowhere"), workers=1) as pool:
-            with pytest.raises(ConfigError) if mistaken else nullcontext():
-                play(pool, {"a": [Task("Alarm", 0), "on"]})
+        raised = pytest.raises(ConfigError) if mistaken else nullcontext()
+        with pool_of(executor, lambda _, made=made: made("nowhere"), workers=1) as pool, raised:
+            play(pool, {"a": [Task("Alarm", 0), "on"]})
 
 
 @pytest.mark.parametrize("executor", WITH_WORKERS)

@@ -139,7 +139,7 @@ def test_a_wrapper_may_name_its_reason(named: Any, terminated: bool) -> None:
     own = StopReason.ENDED if terminated else StopReason.TURN_LIMIT
     assert episode.stop_reason is (StopReason(named) if named in ("invalid", "turn_limit") else own)
     assert episode.episode_return == (-2.0 if named == "invalid" else 1.0)
-    assert episode.terminated is terminated
+    assert episode.last.terminated is terminated
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ An environment of several seats is a text environment in which the seats act one
   integer from 0; the observation is what this seat sees, and nobody else is shown it. A step with
   ``info["action_valid"]`` false may leave it out: it is the same seat's turn again;
 * ``info["payoffs"]`` has a reward for each seat; the last step must have it, an earlier one may. It is the only way to
-  pay: where it is missing, nothing is paid;
+  pay: where it is missing, nothing is paid. What a seat is paid before its first turn belongs to that;
 * ``info["observations"]`` of the last step may have a text for each seat, by its number; without it the last
   observation belongs to the seat that acted;
 * ``info["successes"]`` of the last step may have a truth value for each seat; without it a seat has succeeded if its
@@ -68,13 +68,12 @@ class Seats(TextWrapper):
         as_it_is = all(type(layer).__module__ == "gymnasium.wrappers.common" for layer in layers_of(env)[1:])
         self._observe = attribute_of(env, "observe") if as_it_is else None
         self._next = self._turns = 0
-        self._asked: set[int] = set()
         self._paid: list[float] = []
 
     def begin(self, observation: Any, info: dict[str, Any]) -> Reset:
         """Check who begins."""
         self._turns = 0
-        self._paid, self._asked = [0.0] * self.num_seats, set()
+        self._paid = [0.0] * self.num_seats
         self._pass_to(info, observation, "at reset")
         return observation, info
 
@@ -84,7 +83,7 @@ class Seats(TextWrapper):
         where = f"in turn {self._turns}, of seat {player}"
         observation, reward, terminated, truncated, info = self.env.step(action)
         over = terminated or truncated
-        payoffs = self._payoffs(info, where, float(reward), terminated=terminated, over=over)
+        payoffs = self._payoffs(info, where, float(reward), terminated=terminated)
         self._paid = [sum(pair) for pair in zip(self._paid, payoffs, strict=True)]
         info = {**info, "player": player, "payoffs": payoffs}
         info.pop("success", None)  # whose would it be?
@@ -110,7 +109,6 @@ class Seats(TextWrapper):
                 f"info['to_move'] must be the seat that acts next, 0 to {self.num_seats - 1}; got {seat!r:.100} {where}"
             )
         self._next = int(seat)
-        self._asked.add(self._next)
         if self._observe is None or not isinstance(observation, str):
             return
         if observation != (own := self._observe(self._next)):
@@ -118,9 +116,7 @@ class Seats(TextWrapper):
             whose = f", which is what seat {others[0]} sees" if others else ""
             raise SeatError(f"seat {self._next} is shown {observation!r:.200}{whose}, not {own!r:.200}, {where}")
 
-    def _payoffs(
-        self, info: dict[str, Any], where: str, reward: float, *, terminated: bool, over: bool
-    ) -> tuple[float, ...]:
+    def _payoffs(self, info: dict[str, Any], where: str, reward: float, *, terminated: bool) -> tuple[float, ...]:
         """Return the checked payoffs of a step."""
         declared: Any = info.get("payoffs")
         if declared is None:
@@ -138,8 +134,6 @@ class Seats(TextWrapper):
         total = math.fsum(payoffs)
         if attribute_of(self.env, "zero_sum") and abs(total) > _ROUNDING * max(1.0, *map(abs, payoffs)):
             raise SeatError(f"zero_sum is declared, and the payoffs {payoffs} add up to {total:g} {where}")
-        if not over and (idle := [k for k, paid in enumerate(payoffs) if paid and k not in self._asked]):
-            raise SeatError(f"seat {idle[0]} is paid {payoffs[idle[0]]:g} before it was ever to move, {where}")
         return payoffs
 
 

@@ -11,10 +11,10 @@ from typing import Any, Self
 from urllib.request import getproxies
 
 from gym_trl.bases import run
-from gym_trl.engines.vllm import FINISH, with_ends
+from gym_trl.engines.vllm import FINISH, with_ends, without_nan
 from gym_trl.errors import ConfigError, EngineError, check_counts, needs
 from gym_trl.text.keys import bearer, redact, without_password
-from gym_trl.types import Completion, FinishReason, ModelStopped, Request, without_nan
+from gym_trl.types import Completion, FinishReason, ModelStopped, Request
 
 _START = "start one with `vllm serve MODEL --logprobs-mode processed_logprobs`"
 # Sent with every request: the server would otherwise fill in the model's generation_config.json (vLLM's

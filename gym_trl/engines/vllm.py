@@ -1,13 +1,14 @@
 """Generation with a vLLM engine in this process, one step at a time, so that no request waits for a batch to end."""
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
 from itertools import count
 from typing import Any
 
 from gym_trl.engines.protocol import Engine
 from gym_trl.errors import ConfigError, EngineError, needs
-from gym_trl.types import Completion, FinishReason, Request, TokenIds, without_nan
+from gym_trl.types import Completion, FinishReason, Logprobs, Request, TokenIds
 
 # vLLM's FINISH_REASON_STRINGS (vllm/v1/engine/__init__.py, 0.31); "abort" and "error" are failures.
 FINISH = {
@@ -162,6 +163,15 @@ def with_ends(
         "stop": [*stop_strings, *([stop] if isinstance(stop, str) else stop)],
         "stop_token_ids": sorted(ids),
     }
+
+
+def without_nan(values: Iterable[float | None]) -> Logprobs:
+    """Return log probabilities with ``None`` in place of NaN.
+
+    >>> without_nan([-0.5, float("nan"), None])
+    [-0.5, None, None]
+    """
+    return [None if value is None or math.isnan(value) else value for value in values]
 
 
 def _completion(output: Any, request_id: str) -> Completion:

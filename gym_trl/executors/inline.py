@@ -31,7 +31,7 @@ class EnvHost:
         """Id and environment of each episode."""
 
     def execute(self, key: str, work: Task | str) -> Result:
-        """Reset or step the environment of an episode; what it raises is a failure, but for a user's mistake and interrupts."""
+        """Reset or step the environment of an episode; see ``failed`` for what it raises."""
         try:
             if isinstance(work, str):
                 return take_step(self.playing[key][1], work)

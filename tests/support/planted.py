@@ -42,7 +42,7 @@ from support.faulty import (
     with_info,
     with_reward,
 )
-from support.seat_games import HighCard, Observed
+from support.seat_games import Observed
 from support.sound_spaces import Aim, Bits, Click, Flip, Lock, Picture, Steer, Whole
 from support.sound_text import Catch, Coin, Fuse, Higher, Hundreds, Lift, Price, Reverse, Signs, Strictly, Sum, Walker
 
@@ -195,12 +195,6 @@ PLANTED = [
     Planted("rules", "there are none", changed(Aim, instructions=property(no_rules)), "no instructions of its own"),
     Planted("rules", "they are bytes", changed(Click, instructions=b"Click."), "instructions are b'Click.'"),
     Planted("rules", "they are long", changed(Sum, instructions="Add. " * 1000), "5,000 characters of instructions"),
-    Planted(
-        "seats",
-        "a seat is paid that was never asked",
-        partial(HighCard, "pays without being asked"),
-        "is paid 1 before it was ever to move",
-    ),
     Planted(
         "seats",
         "shows a card of the other seat at times",

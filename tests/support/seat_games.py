@@ -84,8 +84,6 @@ class HighCard(gym.Env[str, str]):
         elif self.fault == "sometimes a line" and once:
             seen += f"\n{self.view(player).splitlines()[1]}"
         told = {**info, "to_move": self.to_move}
-        if self.fault == "pays without being asked" and len(self.played) == 1:
-            return seen, 0.0, False, False, {**told, "payoffs": [-1.0, 1.0]}
         if self.fault == "pays nobody in particular":
             return seen, 1.0, False, False, told
         return seen, 0.0, False, False, told
@@ -124,11 +122,8 @@ class Secrets(gym.Env[str, str]):
         if action == self.faulty:
             raise ZeroDivisionError("the game cannot play this")
         self._left -= 1
-        asked = {seat for seat, _ in self.shown}
         over = self._left == 0
-        payoffs = [
-            float(self.np_random.integers(-2, 3)) if over or seat in asked else 0.0 for seat in range(self.num_seats)
-        ]
+        payoffs = [float(paid) for paid in self.np_random.integers(-2, 3, self.num_seats)]
         self.totals = [sum(pair) for pair in zip(self.totals, payoffs, strict=True)]
         info: dict[str, Any] = {"payoffs": payoffs}
         if over:
