@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import takewhile
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from gym_trl.encoder import CUT, Encoder
 from gym_trl.errors import ChatTemplateError
@@ -28,14 +28,6 @@ _ODD_TEXTS = (
 _CACHED = 256
 
 
-class Stops(NamedTuple):
-    """End of the model's turn, for engines without a chat."""
-
-    stop_ids: frozenset[int] = frozenset()
-    stop_strings: tuple[str, ...] = ()
-
-
-@runtime_checkable
 class ChatLike(Protocol):
     """Converter of a conversation to token ids, one turn at a time; ``Chat`` is the one of chat templates."""
 

@@ -53,7 +53,7 @@ def read_prompt(prompt: Any) -> tuple[list[Message], Task | None]:
         messages = [
             Message(
                 message["role"],
-                _text(message["content"]),
+                content_text(message["content"]),
                 reasoning_content=message.get("reasoning_content") or "",
             )
             for message in prompt
@@ -64,6 +64,6 @@ def read_prompt(prompt: Any) -> tuple[list[Message], Task | None]:
     return (messages, None) if task is None else (messages[:-1], Task.from_json(task))
 
 
-def _text(content: str | Sequence[Mapping[str, str]]) -> str:
+def content_text(content: str | Sequence[Mapping[str, str]]) -> str:
     """Return the text of a message, whose content may be a list of parts as in multimodal datasets."""
     return content if isinstance(content, str) else "".join(part["text"] for part in content)

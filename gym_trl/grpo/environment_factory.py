@@ -12,7 +12,7 @@ from gym_trl.errors import ConfigError, TaskError
 from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.protocol import EnvFactory, EnvPool
 from gym_trl.executors.step import close_env
-from gym_trl.grpo.dataset import read_prompt
+from gym_trl.grpo.dataset import content_text, read_prompt
 from gym_trl.rollout import run
 from gym_trl.types import EnvFailure, StepResult, StopReason, Task
 from gym_trl.wrappers.tools import function_tool
@@ -113,8 +113,7 @@ class ToolEnvironment:
         self._episode.begin(self._execute(task))
         if self._episode.stop_reason is not None:
             return _FAILED
-        content = prompt[-1]["content"]
-        shown = content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
+        shown = content_text(prompt[-1]["content"])
         rules = without_format(self._episode.last.instructions, "plain")
         parts = (rules if rules != shown.strip() else "", self._episode.last.observation)
         added = "\n\n".join(part for part in parts if part)

@@ -22,7 +22,7 @@ from gym_trl.grpo.resampling import other_task, replace_dead_groups
 from gym_trl.grpo.rewards import Outcome
 from gym_trl.grpo.segments import untrained
 from gym_trl.grpo.trainer_engine import check_generation, context_length, trainer_engine
-from gym_trl.grpo.trl_versions import chat_options, check_trl, end_ids, warn_if_resumed_within_a_generation
+from gym_trl.grpo.trl_versions import check_trl, warn_if_resumed_within_a_generation
 from gym_trl.history import chat_for
 from gym_trl.play import History, Limits
 from gym_trl.rollout import rollout, run
@@ -61,61 +61,46 @@ class Training:
     alarm: FailureAlarm = field(default_factory=FailureAlarm)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class RolloutFunc:
     """Function for ``GRPOTrainer(rollout_func=...)`` that plays one episode per prompt.
 
     It has TRL's signature ``(prompts, trainer)``, and returns ``prompt_ids``, ``completion_ids``, ``logprobs``,
     ``env_mask``, ``episode`` for reward functions and ``outcomes`` for metrics. An unscored episode is a row of one
-    token that is not trained.
-
-    A prompt's last message names its task (``GymSpec.train_dataset``); for other prompts ``assign`` makes one, which is
-    the same for all members of a group, on every process.
-
-    Args:
-        pool: Steps the environments.
-        assign: Function of a split and a number that makes the task of a group whose prompt has none.
-        seed: Seed of the sampling.
-        chat: Converts messages to ids. Default: the chat template of the trainer's tokenizer.
-        max_tokens_per_turn: Maximum number of tokens that are sampled in a turn.
-        max_context: Maximum number of tokens of prompt and completion. Default: the model's.
-        sampling: Sampling options that override the trainer's, by vLLM's names.
-        history: Changes what the model is shown; needs ``GymGRPOTrainer``.
-        credit: Name or function of the advantages of turns; all but ``"episode"`` need ``GymGRPOTrainer``.
-        seats: Number of seats of a game that the model plays, each in a row of its own; needs ``GymGRPOTrainer``.
-        levels: Number of levels of a curriculum.
-        resample: Number of times that groups without an advantage are replaced by groups with other tasks.
-        max_alive: Maximum number of concurrent environments.
-        episode_timeout: Maximum seconds of an episode.
-        on_rollout: Called with each finished rollout.
+    token that is not trained. A prompt's last message names its task (``GymSpec.train_dataset``).
     """
 
-    def __init__(
-        self,
-        pool: EnvPool,
-        *,
-        assign: Callable[[str, int], Task] | None = None,
-        seed: int = 0,
-        chat: ChatLike | None = None,
-        max_tokens_per_turn: int | None = None,
-        max_context: int | None = None,
-        sampling: Mapping[str, Any] | None = None,
-        history: History | None = None,
-        credit: str | Estimator = "episode",
-        seats: int = 1,
-        levels: int = 0,
-        resample: int = 0,
-        max_alive: int | None = None,
-        episode_timeout: float | None = None,
-        on_rollout: Callable[[Rollout], None] | None = None,
-    ) -> None:
-        self.pool, self.assign, self.seed = pool, assign, seed
-        self.chat, self.history, self.seats = chat, history, seats
-        self.max_tokens_per_turn, self.max_context = max_tokens_per_turn, max_context
-        self.sampling = dict(sampling or {})
-        self.estimator = ESTIMATORS[credit] if isinstance(credit, str) else credit
-        self.levels, self.resample, self.on_rollout = levels, resample, on_rollout
-        self.max_alive, self.episode_timeout = max_alive, episode_timeout
-        self._trainings: weakref.WeakKeyDictionary[Any, Training] = weakref.WeakKeyDictionary()
+    pool: EnvPool = field(kw_only=False)
+    """Steps the environments."""
+    assign: Callable[[str, int], Task] | None = None
+    """Makes the task of a group whose prompts have none, from the split and a number, the same on every process."""
+    seed: int = 0
+    """Seed of the sampling."""
+    chat: ChatLike | None = None
+    """Converts messages to ids. Default: the chat template of the trainer's tokenizer."""
+    max_tokens_per_turn: int | None = None
+    """Maximum number of tokens that are sampled in a turn."""
+    max_context: int | None = None
+    """Maximum number of tokens of prompt and completion. Default: the model's."""
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    """Sampling options that override the trainer's, by vLLM's names."""
+    history: History | None = None
+    """Changes what the model is shown; needs ``GymGRPOTrainer``."""
+    estimator: Estimator = ESTIMATORS["episode"]
+    """Advantages of turns; all but that of ``"episode"`` need ``GymGRPOTrainer``."""
+    seats: int = 1
+    """Number of seats of a game that the model plays, each in a row of its own; needs ``GymGRPOTrainer``."""
+    levels: int = 0
+    """Number of levels of a curriculum."""
+    resample: int = 0
+    """Number of times that groups without an advantage are replaced by groups with other tasks."""
+    max_alive: int | None = None
+    """Maximum number of concurrent environments."""
+    episode_timeout: float | None = None
+    """Maximum seconds of an episode."""
+    on_rollout: Callable[[Rollout], None] | None = None
+    """Called with each finished rollout."""
+    _trainings: weakref.WeakKeyDictionary[Any, Training] = field(default_factory=weakref.WeakKeyDictionary, init=False)
 
     @property
     def by_turn(self) -> bool:
@@ -167,7 +152,7 @@ class RolloutFunc:
             check_openings(groups, played)
         if self.on_rollout is not None:
             self.on_rollout(Rollout(split, step, episodes, replaced))
-        return columns(episodes, end_ids(trainer)[0]) | {"outcomes": tuple(outcomes)}  # a list would be a column
+        return columns(episodes, trainer.eos_token_ids[0]) | {"outcomes": tuple(outcomes)}  # a list would be a column
 
     def check(self, trainer: Any) -> None:
         """Check that a trainer can train on these episodes, before its first rollout.
@@ -188,8 +173,8 @@ class RolloutFunc:
         for name, size in sizes.items():
             if size % self.seats:
                 raise ConfigError(f"{name} must be a multiple of the {self.seats} seats of a game, got {size}")
-        template, options = chat_options(trainer)
-        chat = self.chat or chat_for(trainer.processing_class, self.history, chat_template=template, **options)
+        options = {"chat_template": trainer.chat_template, **trainer.chat_template_kwargs}
+        chat = self.chat or chat_for(trainer.processing_class, self.history, **options)
         self._trainings[trainer] = Training(chat)
 
     def _training(self, trainer: Any) -> Training:
@@ -223,11 +208,11 @@ class RolloutFunc:
         seeds: Sequence[int],
     ) -> list[list[Episode]]:
         """Return the episodes of the seats of each game, with an engine around the trainer's model as it is now."""
-        from torch import no_grad
-
-        async def played(engine: Any, limits: Limits) -> list[list[Episode]]:
-            with no_grad():  # it is a property of the thread
-                return await rollout(
+        with trainer_engine(trainer, chat, self.sampling, seeded=False) as engine:
+            contexts = [length for length in (self.max_context, context_length(trainer)) if length]
+            limits = Limits(self.max_tokens_per_turn, trainer.args.max_completion_length, min(contexts, default=None))
+            return run(
+                rollout(
                     tasks,
                     pool=self.pool,
                     engine=engine,
@@ -240,11 +225,7 @@ class RolloutFunc:
                     seats=self.seats,
                     timeout=self.episode_timeout,
                 )
-
-        with trainer_engine(trainer, chat, self.sampling, seeded=False) as engine:
-            contexts = [length for length in (self.max_context, context_length(trainer)) if length]
-            limits = Limits(self.max_tokens_per_turn, trainer.args.max_completion_length, min(contexts, default=None))
-            return run(played(engine, limits))
+            )
 
     def _count(
         self,

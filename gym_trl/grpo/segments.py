@@ -23,12 +23,6 @@ def rows_of_segments(episodes: Sequence[Episode], steps: int) -> list[tuple[int,
     return rows + [FILLER] * (count - len(rows))
 
 
-def segment_of(episodes: Sequence[Episode], row: tuple[int, int], filler: int) -> Segment:
-    """Return the segment of a row, which may be a filler."""
-    number, place = row
-    return untrained(filler) if row == FILLER else episodes[number].segments[place]
-
-
 def untrained(id_: int) -> Segment:
     """Return a row of a prompt and a completion of one token each, which is not trained."""
     return Segment([id_], [id_], [0], [0.0])

@@ -12,7 +12,7 @@ from gym_trl.envspec import EnvSpec, TaskPlan
 from gym_trl.errors import ConfigError
 from gym_trl.executors.make import make_pool
 from gym_trl.executors.protocol import EnvPool, TextEnvironment
-from gym_trl.grpo.credit import Estimator
+from gym_trl.grpo.credit import ESTIMATORS, Estimator
 from gym_trl.grpo.dataset import make_dataset
 from gym_trl.grpo.rewards import env_reward
 from gym_trl.grpo.rollout_func import Rollout, RolloutFunc
@@ -230,11 +230,12 @@ class GymSpec:
     def rollout_func(self) -> RolloutFunc:
         """Function for ``GRPOTrainer(rollout_func=...)`` that plays a batch of prompts with the trainer's model."""
         chosen, pool = self.options, self.make_pool()
-        same = "seed max_tokens_per_turn credit max_alive episode_timeout on_rollout"
+        same = "seed max_tokens_per_turn max_alive episode_timeout on_rollout"
         function = RolloutFunc(
             pool,
             assign=self.assign,
             history=make_history(chosen["history"]),
+            estimator=ESTIMATORS.get(chosen["credit"], chosen["credit"]),
             seats=max(self._probed.seats.values()),
             levels=len(chosen["curriculum"]),
             resample=chosen["resample_dead_groups"],
@@ -280,8 +281,3 @@ class GymSpec:
             tasks, system_prompt=self.options["system_prompt"], instructions=self._probed.instructions
         )
         return dataset.add_column("environment", [task.env_id for task in tasks]) if len(self.weights) > 1 else dataset
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Without cached properties, which are made again after unpickling: pools and environments cannot be pickled.
-        made = {name for name, value in vars(type(self)).items() if isinstance(value, cached_property)}
-        return {name: value for name, value in self.__dict__.items() if name not in made}

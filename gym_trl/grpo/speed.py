@@ -67,14 +67,13 @@ def logprobs_and_entropies(
     labels[:, -length:].masked_fill_(~sampled, _NONE)
     rows = batch_size or len(ids)
     with trainer.accelerator.autocast():
-        outputs = [
-            score(model, input_ids=part, attention_mask=mask, labels=targets)
-            for part, mask, targets in zip(*(each.split(rows) for each in (ids, attended, labels)), strict=True)
+        parts = [
+            score(model, *part) for part in zip(*(each.split(rows) for each in (ids, attended, labels)), strict=True)
         ]
-    logprobs = torch.cat([output.log_probs[:, -length:] for output in outputs])
+    logprobs = torch.cat([part[:, -length:] for part, _ in parts])
     if elsewhere is not None:
         logprobs = torch.where(sampled, logprobs, elsewhere)
-    entropies = torch.cat([output.entropy[:, -length:] for output in outputs]) if compute_entropy else None
+    entropies = torch.cat([part[:, -length:] for _, part in parts]) if compute_entropy else None
     return logprobs, entropies, None
 
 
@@ -88,28 +87,28 @@ def can_score(model: Any) -> bool:
     )
 
 
-def score(model: Any, *, input_ids: Any, attention_mask: Any, labels: Any, **_: Any) -> Any:
-    """Return TRL's ``FusedCausalLMOutput`` of some rows, with the head applied to the positions with a label only.
+def score(model: Any, ids: Any, attended: Any, labels: Any) -> tuple[Any, Any]:
+    """Return log-probabilities and entropies of some rows, with the head applied to the positions with a label only.
 
-    ``model(..., labels=labels, fused_lm_head=True)`` has the same fields (``log_probs``, ``entropy``, ``is_top1``,
-    ``loss``), which are 0 at other positions. Tokens have the positions that they have without padding, as when they
-    were sampled; TRL passes none, which models without rotary positions, such as GPT-2, count from the first column.
+    They are those of ``model(..., labels=labels, fused_lm_head=True)``, and 0 at other positions. Tokens have the
+    positions that they have without padding, as when they were sampled; TRL passes none, which models without rotary
+    positions, such as GPT-2, count from the first column.
 
     Args:
         model: A model to which TRL has added its fused head, also below an adapter.
-        input_ids: Token ids, shape (rows, width).
-        attention_mask: 1 where there is a token, shape (rows, width).
-        labels: ``input_ids`` where a token is scored, and -100 elsewhere.
+        ids: Token ids, shape (rows, width).
+        attended: 1 where there is a token, shape (rows, width).
+        labels: ``ids`` where a token is scored, and -100 elsewhere.
     """
     import torch
 
     mask = labels[:, 1:] != _NONE
     # Each row from its first token on: padding is on the right alone, where no token attends to it.
-    width = input_ids.shape[1]
-    columns = torch.arange(width, device=input_ids.device) + attention_mask.argmax(1)[:, None]
+    width = ids.shape[1]
+    columns = torch.arange(width, device=ids.device) + attended.argmax(1)[:, None]
     ids, attended, kept = (
         one.gather(1, columns.clamp(max=width - 1)) * (columns < width)
-        for one in (input_ids, attention_mask, torch.nn.functional.pad(mask, (0, 1)))
+        for one in (ids, attended, torch.nn.functional.pad(mask, (0, 1)))
     )
     places = kept.any(0).nonzero().flatten().tolist() or [0]
     stop = places[-1] + 2
@@ -132,11 +131,11 @@ def score(model: Any, *, input_ids: Any, attention_mask: Any, labels: Any, **_: 
         )
     finally:
         hook.remove()
-    for name in ("log_probs", "entropy", "is_top1"):
-        if (values := getattr(output, name)) is not None:
-            setattr(output, name, values.new_zeros(mask.shape).masked_scatter(mask, values[0]))
-    output.label_mask = mask
-    return output
+
+    def at_all_positions(values: Any) -> Any:
+        return None if values is None else values.new_zeros(mask.shape).masked_scatter(mask, values[0])
+
+    return at_all_positions(output.log_probs), at_all_positions(output.entropy)
 
 
 def compute_shared(model: Any, ids: Any, attended: Any, *, before: int) -> tuple[int, dict[str, Any]]:

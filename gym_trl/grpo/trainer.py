@@ -14,7 +14,7 @@ from gym_trl.grpo.adapters import sync_weights
 from gym_trl.grpo.credit import ESTIMATORS, Turns, advantages, dead_groups
 from gym_trl.grpo.rewards import Outcome, env_reward, metrics
 from gym_trl.grpo.rollout_func import RolloutFunc
-from gym_trl.grpo.segments import rows_of_segments, segment_of, weigh_segments
+from gym_trl.grpo.segments import FILLER, rows_of_segments, untrained, weigh_segments
 from gym_trl.grpo.speed import logprobs_and_entropies
 from gym_trl.grpo.trainer_settings import check_settings
 from gym_trl.grpo.trl_versions import check_trl
@@ -111,7 +111,8 @@ class GymGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
         if self._in_segments:
             episodes: Sequence[Episode] = columns["episode"]
             self._rows = rows_of_segments(episodes, self.args.steps_per_generation if self.model.training else 1)
-            segments = [segment_of(episodes, row, self.eos_token_ids[0]) for row in self._rows]
+            filler = untrained(self.eos_token_ids[0])
+            segments = [filler if row == FILLER else episodes[row[0]].segments[row[1]] for row in self._rows]
             prompt_ids, completion_ids = [one.prompt_ids for one in segments], [one.completion_ids for one in segments]
             mask, logprobs = [one.mask for one in segments], [one.logprobs for one in segments]
         return prompt_ids, completion_ids, mask, completions, logprobs, columns, *images

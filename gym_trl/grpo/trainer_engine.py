@@ -6,9 +6,9 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-from gym_trl.chat import ChatLike, Stops
+from gym_trl.chat import ChatLike
 from gym_trl.engines.protocol import AsyncEngine, Engine
 from gym_trl.errors import ConfigError
 from gym_trl.grpo import trl_versions
@@ -21,6 +21,13 @@ _WHOLE = {"top_p": (None, 1.0), "top_k": (None, 0, -1), "min_p": (None, 0.0)}
 # Keys are instances of TRL's VLLMGeneration, one per trainer.
 _CONTEXTS: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
 """Numbers of tokens of the servers that have been checked."""
+
+
+class Stops(NamedTuple):
+    """End of the model's turn, for engines without a chat."""
+
+    stop_ids: frozenset[int] = frozenset()
+    stop_strings: tuple[str, ...] = ()
 
 
 def check_generation(args: Any) -> None:
@@ -82,7 +89,7 @@ def _transformers_engine(trainer: Any, chat: ChatLike | Stops, changes: dict[str
     sampling = {name: getattr(args, name) for name in (*SAMPLING, "cache_implementation")}
     sampling |= (args.generation_kwargs or {}) | changes
     strings = [*chat.stop_strings, *_strings(sampling.pop("stop_strings", None)), *_strings(sampling.pop("stop", None))]
-    eos_ids = {*trl_versions.end_ids(trainer), *chat.stop_ids, *(sampling.pop("stop_token_ids", None) or ())}
+    eos_ids = {*trainer.eos_token_ids, *chat.stop_ids, *(sampling.pop("stop_token_ids", None) or ())}
     if sampling.pop("ignore_eos", False):
         strings, eos_ids = [], set()
     with ExitStack() as stack:
@@ -134,7 +141,7 @@ def _server_engine(
     )
     # Check only once: a misconfigured server fails at the start; a later outage costs episodes, not the training.
     if generation not in _CONTEXTS:
-        engine.check(logprobs=trl_versions.corrects_ratios(trainer))
+        engine.check(logprobs=trainer.args.vllm_importance_sampling_correction)
         _CONTEXTS[generation] = engine.context
     yield engine
 
@@ -147,7 +154,7 @@ def _vllm_options(trainer: Any, chat: ChatLike | Stops, changes: Mapping[str, An
     if generation.structured_outputs_regex is not None:
         sampling["structured_outputs"] = {"regex": generation.structured_outputs_regex}
     cutting = [name for name, whole in _WHOLE.items() if sampling.get(name) not in whole]
-    if cutting and trl_versions.corrects_ratios(trainer):
+    if cutting and trainer.args.vllm_importance_sampling_correction:
         # vLLM's logprobs refer to the truncated distribution, the trainer's to the whole vocabulary (trl#6789).
         warnings.warn(
             f"{' and '.join(cutting)} cut the distribution, which biases TRL's importance sampling correction: each "
@@ -156,7 +163,7 @@ def _vllm_options(trainer: Any, chat: ChatLike | Stops, changes: Mapping[str, An
             stacklevel=2,
         )
     return {
-        "eos_ids": {*trl_versions.end_ids(trainer), *chat.stop_ids},
+        "eos_ids": {*trainer.eos_token_ids, *chat.stop_ids},
         "sampling": sampling,
         "stop_strings": () if changes.get("ignore_eos") else chat.stop_strings,
     }
@@ -168,11 +175,12 @@ def _strings(value: str | Sequence[str] | None) -> Sequence[str]:
 
 def context_length(trainer: Any) -> int | None:
     """Return the maximum tokens of an episode, limited by the model and by the engine, which there is already."""
+    from gym_trl.engines import vllm
     from gym_trl.engines.transformers import context_of
 
     lengths = [context_of(trainer.model.config)]
     if trainer.use_vllm and trainer.args.vllm_mode == "colocate":
-        lengths.append(trainer.vllm_generation.llm.llm_engine.model_config.max_model_len)
+        lengths.append(vllm.context_length(trainer.vllm_generation.llm))
     elif trainer.use_vllm and math.isfinite(length := _CONTEXTS[trainer.vllm_generation]):
         lengths.append(int(length))
     return min((int(length) for length in lengths if length), default=None)

@@ -69,16 +69,6 @@ def tokenizer_of(trainer: Any) -> Any:
     return getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
 
 
-def end_ids(trainer: Any) -> list[int]:
-    """Return the token ids that end a response."""
-    return list(trainer.eos_token_ids)
-
-
-def chat_options(trainer: Any) -> tuple[str | None, dict[str, Any]]:
-    """Return the chat template that replaces the tokenizer's, if any, and the arguments for it."""
-    return trainer.chat_template, dict(trainer.chat_template_kwargs)
-
-
 def sharding(trainer: Any) -> str | None:
     """Return the name of what shards the weights over processes during generation, or ``None``."""
     if getattr(trainer, "is_fsdp_enabled", False):
@@ -140,8 +130,3 @@ def awake(generation: Any, sync: Callable[[], None]) -> Iterator[None]:
 def server_url(generation: Any) -> str:
     """Return the address of the vLLM server, as ``VLLMGeneration`` builds it."""
     return str(generation.server_base_url or f"http://{generation.server_host}:{generation.server_port}")
-
-
-def corrects_ratios(trainer: Any) -> bool:
-    """Return True if the trainer corrects importance weights with vLLM's logprobs."""
-    return bool(trainer.args.vllm_importance_sampling_correction)

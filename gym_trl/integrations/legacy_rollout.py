@@ -10,10 +10,9 @@ from threading import Lock, Thread
 from typing import Any
 from urllib.parse import urlsplit
 
-from gym_trl.chat import Stops
 from gym_trl.errors import ConfigError, described
-from gym_trl.grpo.trainer_engine import SAMPLING, trainer_engine
-from gym_trl.grpo.trl_versions import chat_options, tokenizer_of
+from gym_trl.grpo.trainer_engine import SAMPLING, Stops, trainer_engine
+from gym_trl.grpo.trl_versions import tokenizer_of
 from gym_trl.integrations.sample_all import sample_all
 from gym_trl.seeding import derive_seed
 from gym_trl.types import Request
@@ -75,11 +74,9 @@ def legacy_rollout_func(rollout_func: LegacyRolloutFunc, *, generate_url: str | 
 def _render(prompt: Any, trainer: Any) -> str:
     if isinstance(prompt, str):
         return prompt
-    template, options = chat_options(trainer)
+    options = {"chat_template": trainer.chat_template, **trainer.chat_template_kwargs}
     return str(
-        trainer.processing_class.apply_chat_template(
-            prompt, chat_template=template, tokenize=False, add_generation_prompt=True, **options
-        )
+        trainer.processing_class.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True, **options)
     )
 
 

@@ -1,4 +1,3 @@
-import pickle
 from collections import Counter
 from functools import partial
 
@@ -188,16 +187,6 @@ def test_what_trls_own_loop_has_no_place_for_is_refused_there(option):
     [name] = option
     with pytest.raises(ConfigError, match=name):
         _ = guess(**option).environment_factory
-
-
-@pytest.mark.parametrize(
-    "feature", [{"seats": "self"}, {"history": 2, "max_tokens_per_turn": 8}, {"credit": "pool"}], ids=str
-)
-def test_a_spec_can_be_pickled(feature):
-    spec = GymSpec("TrlEnv/KuhnPoker-v0" if "seats" in feature else "TrlEnv/Echo-v0", num_tasks=3, **feature)
-    assert spec.rollout_func is spec.rollout_func
-    again = pickle.loads(pickle.dumps(spec))
-    assert (repr(again), list(again.tasks("train"))) == (repr(spec), list(spec.tasks("train")))
 
 
 def test_the_arguments_of_a_trainer_are_its_parts():

@@ -164,7 +164,7 @@ def padded_rows(*, alike: bool = False) -> tuple[Any, Any, Any]:
 
 
 def with_fused_head(model: Any, temperature: float = 1.0) -> Any:
-    add_fused_lm_head(model, temperature=temperature, outputs=("log_probs", "entropy", "is_top1"))
+    add_fused_lm_head(model, temperature=temperature, outputs=("log_probs", "entropy"))
     return model.eval()
 
 
@@ -178,14 +178,13 @@ def test_scores_and_their_gradients_are_those_of_the_fused_head_at_all_positions
     model = with_fused_head(tiny_model(TOKENIZER, width=32), temperature=0.5)
     ids, attended, labels = padded_rows(alike=alike)
     found = []
-    for compute in (model, partial(speed.score, model)):
-        output = compute(input_ids=ids, attention_mask=attended, labels=labels, fused_lm_head=True)
+    whole = model(input_ids=ids, attention_mask=attended, labels=labels, fused_lm_head=True)
+    for outputs in ((whole.log_probs, whole.entropy), speed.score(model, ids, attended, labels)):
         model.zero_grad()
-        (output.log_probs.sum() + output.entropy.sum()).backward()
-        found.append((output, torch.cat([weight.grad.flatten() for weight in model.parameters()])))
+        (outputs[0].sum() + outputs[1].sum()).backward()
+        found.append((outputs, torch.cat([weight.grad.flatten() for weight in model.parameters()])))
     (theirs, gradient), (ours, its) = found
-    for name in ("loss", "log_probs", "entropy", "is_top1", "label_mask"):
-        torch.testing.assert_close(getattr(ours, name), getattr(theirs, name), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(its, gradient, rtol=1e-4, atol=1e-5)
 
 
@@ -195,7 +194,7 @@ def test_a_row_has_the_scores_that_it_has_alone(make: Any, alike: bool) -> None:
     """Law 4: models that count positions from the first column have sampled without padding."""
     model = with_fused_head(make())
     ids, attended, labels = padded_rows(alike=alike)
-    together = speed.score(model, input_ids=ids, attention_mask=attended, labels=labels).log_probs
+    together, _ = speed.score(model, ids, attended, labels)
     for row in range(len(ids)):
         own = attended[row] == 1
         alone = model(input_ids=ids[row : row + 1, own]).logits.log_softmax(-1)[0]
@@ -208,9 +207,9 @@ def test_a_model_keeps_no_trace_also_if_a_pass_fails() -> None:
     """Law 24."""
     model = with_fused_head(tiny_model(TOKENIZER, width=32))
     ids, attended, labels = padded_rows()
-    speed.score(model, input_ids=ids, attention_mask=attended, labels=labels)
+    speed.score(model, ids, attended, labels)
     with pytest.raises(IndexError):
-        speed.score(model, input_ids=ids * 10_000, attention_mask=attended, labels=labels)
+        speed.score(model, ids * 10_000, attended, labels)
     assert not any(part._forward_hooks for part in model.modules())
 
 

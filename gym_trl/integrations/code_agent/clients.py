@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from gym_trl.chat import Stops
 from gym_trl.episode import Segment
 from gym_trl.errors import ConfigError, EngineError, check_counts
-from gym_trl.grpo.trainer_engine import SAMPLING, trainer_engine
+from gym_trl.grpo.trainer_engine import SAMPLING, Stops, trainer_engine
 from gym_trl.grpo.trl_versions import tokenizer_of
 from gym_trl.integrations.sample_all import sample_all
 from gym_trl.seeding import derive_seed

@@ -8,14 +8,13 @@ from typing import Any
 
 import gymnasium as gym
 
-from gym_trl.chat import Stops
 from gym_trl.encoder import Encoder
 from gym_trl.episode import Episode
 from gym_trl.errors import ConfigError
 from gym_trl.executors.thread import ThreadPool
 from gym_trl.grpo.rollout_func import RolloutFunc
-from gym_trl.grpo.trainer_engine import SAMPLING
-from gym_trl.grpo.trl_versions import end_ids, tokenizer_of
+from gym_trl.grpo.trainer_engine import SAMPLING, Stops
+from gym_trl.grpo.trl_versions import tokenizer_of
 from gym_trl.integrations.code_agent.clients import (
     CALLS,
     Client,
@@ -72,7 +71,7 @@ class Environment(ABC):
         ]
         for row in rows:
             if not row.completion_ids:
-                row.add(end_ids(trainer)[:1])
+                row.add(trainer.eos_token_ids[:1])
         return {
             "prompt_ids": [row.prompt_ids for row in rows],
             "completion_ids": [row.completion_ids for row in rows],
