@@ -75,7 +75,6 @@ class PettingZoo(Adapter):
         """Start a game."""
         self._start(seed)
         self._pass_over_who_is_out()
-        self._asked = {self._game.agent_selection}
         return self._view(self._game.agent_selection), self._told()
 
     def play(self, action: str) -> Played:
@@ -89,11 +88,9 @@ class PettingZoo(Adapter):
         self._move(chosen)
         self._pass_over_who_is_out()
         over = not self._game.agents
-        # A player that was never to move is paid when it is, at the latest at the end.
-        payoffs = tuple(self._owed.pop(one, 0.0) if over or one in self._asked else 0.0 for one in self._players)
+        payoffs = tuple(self._owed.pop(one, 0.0) for one in self._players)
         more: dict[str, Any] = {"player": seat, "payoffs": payoffs}
         if not over:
-            self._asked.add(self._game.agent_selection)
             return Played(self._view(self._game.agent_selection), payoffs[seat], more=self._told() | more)
         paid = list(self._paid.values())
         ends = [f"{self._last_shown[one]}\nThe game is over. You got {self._paid[one]:g}." for one in self._players]
@@ -119,7 +116,7 @@ class PettingZoo(Adapter):
         made.reset(seed=seed)
         self._players = list(made.possible_agents)
         self._paid, self._owed = dict.fromkeys(self._players, 0.0), dict.fromkeys(self._players, 0.0)
-        self._asked, self._last_shown, self._cut = set[str](), dict[str, str](), False
+        self._last_shown, self._cut = dict[str, str](), False
 
     def _pass_over_who_is_out(self) -> None:
         """Step the players who are out with ``None``, as PettingZoo requires, until another is to move."""
