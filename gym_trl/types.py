@@ -232,6 +232,8 @@ class StepResult:
     """The environment declares that its keys are Markov; set at reset only."""
     task_key: str = ""
     """Name of the task, the same for all seeds whose episodes have the same states; set at reset only."""
+    has_opponent: bool = False
+    """A policy plays other seats in the environment's steps (``Opponent``); set at reset only."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from gym_trl.play import Limits
 from gym_trl.rollout import rollout
 from gym_trl.testing import ByteChat, FaultyEngine, FaultyEnv, ScriptedEngine
 from gym_trl.types import EnvFailure, StepResult, StopReason, Task, UnfinishedResponse
+from gym_trl.wrappers import Opponent
 
 IN_PROCESSES = [pytest.param("process"), pytest.param("ray", marks=pytest.mark.needs(package="ray"))]
 WAYS = ["exits", "hangs"]
@@ -124,6 +125,26 @@ def _quiet() -> Iterator[None]:
     before, gym.logger.min_level = gym.logger.min_level, gym.logger.ERROR
     yield
     gym.logger.min_level = before
+
+
+def with_opponent(way: str) -> Any:
+    """Make a game in which the other seat hangs, or ends its process."""
+
+    def policy(observation: str) -> str:
+        if way == "hangs":
+            threading.Event().wait()
+        os._exit(3)
+
+    return Opponent(gym.make("TrlEnv/KuhnPoker-v0"), lambda seed: policy)
+
+
+@pytest.mark.parametrize(("executor", "way"), [("thread", "hangs"), ("process", "hangs"), ("process", "exits")])
+def test_an_opponent_that_never_answers_or_ends_its_process_is_not_the_models_fault(executor, way, pool_of):
+    """Law 14."""
+    with pool_of(executor, lambda _: with_opponent(way), workers=1, step_timeout=0.5) as pool:
+        _, failure = play(pool, {"a": [Task("KuhnPoker", 0), "bet"]}, release=False)["a"]
+    assert isinstance(failure, EnvFailure)
+    assert failure.reason is StopReason.ENV_ERROR
 
 
 @pytest.mark.usefixtures("_quiet")

@@ -28,7 +28,8 @@ class Opponent(TextWrapper):
 
     The reward is that of the agent's seat, also for what the others do. ``info["opponent_actions"]`` lists the actions
     of the others since the agent's last one. ``Seats`` checks the game, and declares success. What fails while another
-    seat acts, in its policy or in the game, is no fault of the agent's: the episode is unscored (``gym_trl.errors``).
+    seat acts, in its policy or in the game, is no fault of the agent's: the episode is unscored (``gym_trl.errors``),
+    also if a step does not return in time or ends its process, whoever was to move.
 
     Args:
         env: Game of several seats (``gym_trl.wrappers.seats``).

@@ -21,7 +21,8 @@ from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.text.parsing import CUT
 from gym_trl.types import LARGEST, UNNAMED, EnvFailure, StateName, StepResult, StopReason, Task, UnfinishedResponse
 from gym_trl.wrappers.admissible_actions import LISTS
-from gym_trl.wrappers.base import attribute_of, instructions_of, text_of
+from gym_trl.wrappers.base import attribute_of, instructions_of, layer_of, text_of
+from gym_trl.wrappers.opponent import Opponent
 from gym_trl.wrappers.state_key import StateKey
 from gym_trl.wrappers.turn_limit import loss_return_of
 
@@ -51,6 +52,7 @@ def begin(env: TextEnvironment, task: Task) -> StepResult:
         state=state_of(env),
         markov_keys=isinstance(env, StateKey) and env.markov_state_key,
         task_key=env.task_key if isinstance(env, StateKey) else "",
+        has_opponent=layer_of(env, Opponent) is not None,
     )
 
 

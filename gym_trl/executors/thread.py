@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from queue import SimpleQueue
 from threading import Thread
@@ -22,7 +22,7 @@ from gym_trl.bases import CLOSE_S
 from gym_trl.errors import check_counts
 from gym_trl.executors.inline import EnvHost
 from gym_trl.executors.protocol import EnvFactory, EnvPool, Result
-from gym_trl.types import EnvFailure, StopReason, Task
+from gym_trl.types import EnvFailure, StepResult, StopReason, Task
 
 GIVEN_UP_S = 10.0
 """Seconds for which the call of an episode that was given up may go on before its worker is replaced."""
@@ -93,6 +93,10 @@ class ThreadPool(EnvPool):
             result = await self._call(episode.worker, key, work)
             if result is not LOST:
                 episode.played.append((work, _shown(result)))
+                if isinstance(result, StepResult):
+                    episode.has_opponent |= result.has_opponent
+                elif episode.has_opponent and episode.worker.lost:  # the agent may have been waiting for its turn
+                    result = replace(result, reason=StopReason.ENV_ERROR)
                 return result
         return EnvFailure(f"it lost {MOST_LOST} workers to other episodes: {episode.worker.lost}")
 
@@ -144,6 +148,7 @@ class _Episode:
     worker: "_Worker"
     played: list[tuple[Task | str, int]] = field(default_factory=list)
     """Its task and its actions, each with a hash of what the model was shown."""
+    has_opponent: bool = False
 
 
 class _Worker(Thread):
