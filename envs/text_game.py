@@ -21,11 +21,21 @@ class Step(NamedTuple):
 
     text: str
     done: bool = False
-    success: bool = False
+    success: bool | None = False
+    """Success; ``None`` if it is not declared, then ``info`` has none."""
     valid: bool = True
     reward: float | None = None
     """Payoff of the game's own; ``None`` pays 1.0 for success and nothing else."""
+    truncated: bool = False
+    """True if the game is over by a limit and not by its own rules."""
     info: Mapping[str, Any] = {}
+    """Further items of ``info``; never a solution."""
+
+    def returned(self) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Return what ``gymnasium.Env.step`` returns."""
+        reward = float(bool(self.success)) if self.reward is None else self.reward
+        info = {"action_valid": self.valid, **({} if self.success is None else {"success": self.success}), **self.info}
+        return self.text, reward, self.done and not self.truncated, self.truncated, info
 
 
 class TextGame(gym.Env[str, str]):
@@ -218,9 +228,8 @@ class TextGame(gym.Env[str, str]):
         else:
             step = self.play(action)
         self._last = step
-        reward = float(step.success) if step.reward is None else step.reward
-        info = {"action_valid": step.valid, "success": step.success, **step.info, **self._info()}
-        return step.text, reward, step.done, False, info
+        text, reward, terminated, truncated, info = step.returned()
+        return text, reward, terminated, truncated, {**info, **self._info()}
 
     @property
     def solver(self) -> Callable[..., Policy]:

@@ -1,31 +1,17 @@
 """Base class of the adapters to environments of other libraries."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from importlib import import_module
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.error import ResetNeeded
 
+from gym_trl.envs.text_game import Step
 from gym_trl.errors import ActionTypeError, ConfigError, needs
 from gym_trl.seeding import OwnGlobalRandom
 from gym_trl.spaces import AnyText
-
-
-class Played(NamedTuple):
-    """Result of an action."""
-
-    observation: str
-    reward: float = 0.0
-    terminated: bool = False
-    truncated: bool = False
-    success: bool | None = False
-    """Declared success; ``None`` if the other library does not declare it, then ``info`` has no ``success``."""
-    valid: bool = True
-    more: Mapping[str, Any] = {}
-    """Further items of ``info``; never a solution."""
 
 
 class Adapter(gym.Env[str, str], ABC):
@@ -37,7 +23,7 @@ class Adapter(gym.Env[str, str], ABC):
     ...         return "It is in the air.", {}
     ...     def play(self, action):
     ...         right = action == self.side
-    ...         return Played(self.side, float(right), terminated=True, success=right)
+    ...         return Step(self.side, done=True, success=right)
     >>> env = Coin()
     >>> _ = env.reset(seed=0)
     >>> env.step("tails")
@@ -73,7 +59,7 @@ class Adapter(gym.Env[str, str], ABC):
     _game: Any = None
     """Object of the other library, which ``close`` closes."""
     _random: OwnGlobalRandom | None = None
-    _end: Played | None = None
+    _end: Step | None = None
 
     def __init__(self) -> None:
         self.observation_space, self.action_space = AnyText(), AnyText()
@@ -83,7 +69,7 @@ class Adapter(gym.Env[str, str], ABC):
         """Start an episode and return its first observation and ``info``."""
 
     @abstractmethod
-    def play(self, action: str) -> Played:
+    def play(self, action: str) -> Step:
         """Play an action in an episode that is not over."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
@@ -110,15 +96,11 @@ class Adapter(gym.Env[str, str], ABC):
         if self._random is None:
             raise ResetNeeded("call reset() before step()")
         if self._end is not None:
-            played = self._end._replace(reward=0.0)
-        else:
-            with self._random:
-                played = self.play(action)
-        if played.terminated or played.truncated:
-            self._end = played
-        observation, reward, terminated, truncated, success, valid, more = played
-        info = {"action_valid": valid, **({} if success is None else {"success": success}), **more}
-        return observation, reward, terminated, truncated and not terminated, info
+            return self._end._replace(reward=0.0).returned()
+        with self._random:
+            step = self.play(action)
+        self._end = step if step.done else None
+        return step.returned()
 
     def close(self) -> None:
         """Close the environment of the other library."""

@@ -3,7 +3,8 @@
 import logging
 from typing import Any
 
-from gym_trl.envs.external.adapter import Adapter, Played
+from gym_trl.envs.external.adapter import Adapter
+from gym_trl.envs.text_game import Step
 from gym_trl.errors import ConfigError
 
 
@@ -49,12 +50,13 @@ class GEM(Adapter):
         self._env = self._make(self.game, **self.settings)
         return _shown(*self._env.reset(seed=seed)), {}
 
-    def play(self, action: str) -> Played:
+    def play(self, action: str) -> Step:
         """Play an action."""
         observation, reward, terminated, truncated, info = self._env.step(action)
-        over = bool(terminated) and not truncated  # at its turn limit GEM sets both flags
-        shown = str(observation) if terminated or truncated else _shown(observation, info)
-        return Played(shown, float(reward), over, bool(truncated), success=over and float(reward) >= 1.0)
+        done = terminated or truncated  # at its turn limit GEM sets both flags
+        shown = str(observation) if done else _shown(observation, info)
+        solved = done and not truncated and float(reward) >= 1.0
+        return Step(shown, bool(done), bool(solved), reward=float(reward), truncated=bool(truncated))
 
 
 def _shown(observation: Any, info: dict[str, Any]) -> str:

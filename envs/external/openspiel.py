@@ -5,7 +5,8 @@ from collections import Counter
 from collections.abc import Hashable
 from typing import Any
 
-from gym_trl.envs.external.adapter import Adapter, Played
+from gym_trl.envs.external.adapter import Adapter
+from gym_trl.envs.text_game import Step
 from gym_trl.errors import ConfigError
 from gym_trl.seeding import generator_key
 
@@ -112,28 +113,28 @@ class OpenSpiel(Adapter):
         self._draw()
         return self._view(), self._told()
 
-    def play(self, action: str) -> Played:
+    def play(self, action: str) -> Step:
         """Play an action of the player to move."""
         player, move = self.state.current_player(), self._moves.get(_plain(action))
         if move is None:
             shown = f"That is no move that the rules allow now.\nPossible actions: {self._listed()}"
-            return Played(shown, valid=False, more=self._told() | {"player": player})
+            return Step(shown, valid=False, info=self._told() | {"player": player})
         self.state.apply_action(move)
         self._draw()
         before, self._paid = self._paid, [float(paid) for paid in self.state.returns()]
         payoffs = tuple(paid - so_far for paid, so_far in zip(self._paid, before, strict=True))
-        more: dict[str, Any] = {"player": player, "payoffs": payoffs}
+        info: dict[str, Any] = {"player": player, "payoffs": payoffs}
         if not self.state.is_terminal():
-            return Played(self._view(), payoffs[player], more=self._told() | more)
+            return Step(self._view(), reward=payoffs[player], info=self._told() | info)
         ends = {
             seat: f"{self._seen(seat)}\nThe game is over. You got {paid:g}." for seat, paid in enumerate(self._paid)
         }
-        more["observations"], success = ends, None
+        info["observations"], success = ends, None
         if self.declares_success:
             best = max(self._paid)
-            more["successes"] = tuple(paid == best and self._paid.count(best) == 1 for paid in self._paid)
-            success = more["successes"][player]
-        return Played(ends[player], payoffs[player], terminated=True, success=success, more=more)
+            info["successes"] = tuple(paid == best and self._paid.count(best) == 1 for paid in self._paid)
+            success = info["successes"][player]
+        return Step(ends[player], done=True, success=success, reward=payoffs[player], info=info)
 
     def _draw(self) -> None:
         """Play the chance nodes until a player is to move, and name the possible moves."""

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from gym_trl.envs.external.adapter import Adapter, Played
+from gym_trl.envs.external.adapter import Adapter
+from gym_trl.envs.text_game import Step
 from gym_trl.errors import ConfigError
 from gym_trl.options import load_function
 from gym_trl.text.spaces import UnreadableActionError, check, check_actions, explain, parse, render
@@ -77,28 +78,27 @@ class PettingZoo(Adapter):
         self._pass_over_who_is_out()
         return self._view(self._game.agent_selection), self._told()
 
-    def play(self, action: str) -> Played:
+    def play(self, action: str) -> Step:
         """Play an action of the player to move."""
         player = self._game.agent_selection
         seat, chosen = self._players.index(player), self._read(player, action)
         if chosen is None:
-            return Played(
-                "That is no move that the rules allow now.", valid=False, more=self._told() | {"player": seat}
-            )
+            shown = "That is no move that the rules allow now."
+            return Step(shown, valid=False, info=self._told() | {"player": seat})
         self._move(chosen)
         self._pass_over_who_is_out()
         over = not self._game.agents
         payoffs = tuple(self._owed.pop(one, 0.0) for one in self._players)
-        more: dict[str, Any] = {"player": seat, "payoffs": payoffs}
+        info: dict[str, Any] = {"player": seat, "payoffs": payoffs}
         if not over:
-            return Played(self._view(self._game.agent_selection), payoffs[seat], more=self._told() | more)
+            return Step(self._view(self._game.agent_selection), reward=payoffs[seat], info=self._told() | info)
         paid = list(self._paid.values())
         ends = [f"{self._last_shown[one]}\nThe game is over. You got {self._paid[one]:g}." for one in self._players]
-        more["observations"], success, best = dict(enumerate(ends)), None, max(paid)
+        info["observations"], success, best = dict(enumerate(ends)), None, max(paid)
         if best != min(paid) or not best:
-            more["successes"] = tuple(best > min(paid) and one == best for one in paid)
-            success = more["successes"][seat]
-        return Played(ends[seat], payoffs[seat], not self._cut, self._cut, success=success, more=more)
+            info["successes"] = tuple(best > min(paid) and one == best for one in paid)
+            success = info["successes"][seat]
+        return Step(ends[seat], True, success, reward=payoffs[seat], truncated=self._cut, info=info)
 
     def _start(self, seed: int) -> None:
         """Make the game, as one in which the players move in turn, and reset it."""

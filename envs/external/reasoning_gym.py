@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from gym_trl.envs.external.adapter import Adapter, Played
+from gym_trl.envs.external.adapter import Adapter
+from gym_trl.envs.text_game import Step
 from gym_trl.errors import ConfigError
 
 
@@ -46,11 +47,11 @@ class ReasoningGym(Adapter):
         self._entry = self._questions[0]
         return str(self._entry["question"]), {}
 
-    def play(self, action: str) -> Played:
+    def play(self, action: str) -> Step:
         """Score an answer."""
         valid = True
         try:
             score = float(self._questions.score_answer(action, self._entry))
         except Exception:  # scorers raise various exceptions for unreadable responses
             score, valid = 0.0, False
-        return Played(f"Score: {score:g}", score, terminated=True, success=score >= 1.0, valid=valid)
+        return Step(f"Score: {score:g}", done=True, success=score >= 1.0, valid=valid, reward=score)

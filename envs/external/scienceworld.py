@@ -8,7 +8,8 @@ from pathlib import Path
 from threading import RLock
 from typing import Any
 
-from gym_trl.envs.external.adapter import Adapter, Played
+from gym_trl.envs.external.adapter import Adapter
+from gym_trl.envs.text_game import Step
 from gym_trl.errors import ConfigError, InfrastructureError
 from gym_trl.types import Policy
 
@@ -90,14 +91,14 @@ class ScienceWorld(Adapter):
         self._load(self._variations[self.instance])
         return "\n\n".join(self._call(name).strip() for name in ("getTaskDescription", "freeActionLook")), {}
 
-    def play(self, action: str) -> Played:
+    def play(self, action: str) -> Step:
         """Play an action."""
         self._turns += 1
         shown = self._call("step", " ".join(action.split())).strip()
         score, over = float(self._call("getScore")), bool(self._call("getCompleted"))
         reward, self._score = max(0.0, score - self._score), max(self._score, score)
         won = score >= 1.0
-        return Played(shown, reward, terminated=over or won or score < 0, success=won, valid=shown != _UNKNOWN)
+        return Step(shown, over or won or score < 0, success=won, valid=shown != _UNKNOWN, reward=reward)
 
     def solver(self) -> Policy:
         """Make a policy that plays the solution of the current task, if all actions before were its."""

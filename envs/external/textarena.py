@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from gym_trl.envs.external.adapter import Adapter, Played
+from gym_trl.envs.external.adapter import Adapter
+from gym_trl.envs.text_game import Step
 from gym_trl.errors import ConfigError
 
 
@@ -56,7 +57,7 @@ class TextArena(Adapter):
         first = self._game.state.current_player_id
         return self._said(first), {"to_move": first}
 
-    def play(self, action: str) -> Played:
+    def play(self, action: str) -> Step:
         """Play an action of the player to move."""
         state = self._game.state
         player = state.current_player_id
@@ -66,14 +67,14 @@ class TextArena(Adapter):
         valid = not getattr(state, "error_count", 0) and state.game_info[player].get("invalid_move", False) == broken
         if not done:
             first = state.current_player_id
-            return Played(self._said(first), valid=valid, more={"player": player, "to_move": first})
+            return Step(self._said(first), valid=valid, info={"player": player, "to_move": first})
         rewards, outcomes = self._game.close()
         payoffs = tuple(_number((rewards or {}).get(seat, 0.0)) for seat in range(self.num_seats))
         reasons = {seat: str(outcomes.get(seat, {}).get("reason") or "") for seat in range(self.num_seats)}
         ends = {seat: "\n".join(filter(None, (self._said(seat), reason))) for seat, reason in reasons.items()}
         wins = tuple(payoff >= 1.0 for payoff in payoffs)
-        more = {"player": player, "payoffs": payoffs, "observations": ends, "successes": wins}
-        return Played(ends[player], payoffs[player], terminated=True, success=wins[player], valid=valid, more=more)
+        info = {"player": player, "payoffs": payoffs, "observations": ends, "successes": wins}
+        return Step(ends[player], done=True, success=wins[player], valid=valid, reward=payoffs[player], info=info)
 
     def _said(self, player: int) -> str:
         """Return the messages to a player since its last turn, without its own actions."""

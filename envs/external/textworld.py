@@ -7,7 +7,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, ClassVar
 
-from gym_trl.envs.external.adapter import Adapter, Played
+from gym_trl.envs.external.adapter import Adapter
+from gym_trl.envs.text_game import Step
 from gym_trl.errors import ConfigError
 
 _STATUS = re.compile(r"^\s*>(?:\s.*)?$")  # the prompt, with the room and the score at the right edge of the screen
@@ -80,30 +81,30 @@ class TextWorld(Adapter):
             self._game = self._start(self.games[self.instance], self._wanted)
             self._state = self._game.reset()
         parts = (self._state.objective, self._state.description or _told(self._state.feedback))
-        return "\n\n".join(part.strip() for part in parts if part), self._more()
+        return "\n\n".join(part.strip() for part in parts if part), self._listed()
 
-    def play(self, action: str) -> Played:
+    def play(self, action: str) -> Step:
         """Enter a command."""
         command = " ".join(action.strip().partition("\n")[0].split())
         words, state = command.lower().split(), self._state
         # A backslash starts Frotz's own commands, some of which wait for the keyboard for ever.
         if not words or "\\" in command or not command.isprintable() or words[0] in _OF_THE_INTERPRETER:
-            return Played("That is no command.", valid=False, more=self._more())
+            return Step("That is no command.", valid=False, info=self._listed())
         if len(command.encode("cp1252", "replace")) > _LONGEST:
-            return Played(f"A command has at most {_LONGEST} characters.", valid=False, more=self._more())
+            return Step(f"A command has at most {_LONGEST} characters.", valid=False, info=self._listed())
         before, listed = state.score or 0, state.admissible_commands
         self._state, score, done = self._game.step(command)
         most, won = self._state.max_score if self._state.score is not None else None, self._state.won
-        return Played(
+        return Step(
             _told(self._state.feedback),
-            ((score or 0) - before) / most if most else float(won is True),
-            terminated=bool(done),
+            done=bool(done),
             success=None if won is None else bool(won),
             valid=not listed or command.casefold() in (" ".join(one.split()).casefold() for one in listed),
-            more=self._more(),
+            reward=((score or 0) - before) / most if most else float(won is True),
+            info=self._listed(),
         )
 
-    def _more(self) -> dict[str, Any]:
+    def _listed(self) -> dict[str, Any]:
         listed = self._state.admissible_commands
         return {} if listed is None else {"admissible_actions": sorted(listed)}
 

@@ -12,7 +12,8 @@ from typing import Any, Protocol, TypeAlias
 
 from gym_trl.encoder import Encoder
 from gym_trl.engines.protocol import Engine
-from gym_trl.envs.external.adapter import Adapter, Played
+from gym_trl.envs.external.adapter import Adapter
+from gym_trl.envs.text_game import Step
 from gym_trl.errors import ChatTemplateError
 from gym_trl.executors.inline import InlinePool
 from gym_trl.grpo.dataset import read_prompt
@@ -97,11 +98,11 @@ class GymFromEnv(Adapter):
         self._paid = 0.0
         return self._delta(self._env.reset(str(options.get("seed", seed)))), {}
 
-    def play(self, action: str) -> Played:
+    def play(self, action: str) -> Step:
         """Step the environment."""
         delta = self._delta(self._env.step(action))
         before, self._paid = self._paid, float(self._env.reward or 0.0)
-        return Played(delta, self._paid - before, terminated=not self._env.alive, success=None)
+        return Step(delta, done=not self._env.alive, success=None, reward=self._paid - before)
 
     def _delta(self, result: Any) -> str:
         if isinstance(result, tuple):
