@@ -286,7 +286,7 @@ def play_all(
     history: History | None = None,
     executor: Executor | None = None,
     on_game: Callable[[Game], None] = lambda game: None,
-    until: float = float("inf"),
+    most_steps: int | None = None,
 ) -> list[Game]:
     """Play each task once, with one player for each seat, and return what was played, in the order of the tasks.
 
@@ -307,7 +307,7 @@ def play_all(
         history: Changes what is shown of a long conversation.
         executor: Steps the environments, if all players are models; others need them in this thread.
         on_game: Called when a game is over.
-        until: Time of ``time.monotonic`` after which no further game begins, but the first.
+        most_steps: Number of steps in all games after which no further one begins.
 
     Raises:
         ConfigError: The environment raised it.
@@ -315,7 +315,7 @@ def play_all(
     of_text = any(isinstance(player, TextPlayer) for player in players)
     source = partial(_make, make)
     pool: Any = InlinePool(source) if of_text or executor is None else make_pool(source, executor)
-    limits, begun = _common(players), 0
+    limits, steps = _common(players), 0
 
     async def everyone() -> list[Game | None]:
         async with AsyncExitStack() as stack:
@@ -323,10 +323,9 @@ def play_all(
             asks = {key: await stack.enter_async_context(asking(engine)) for key, engine in engines.items()}
 
             async def one(number: int) -> Game | None:
-                nonlocal begun
-                if begun and time.monotonic() > until:
+                nonlocal steps
+                if most_steps is not None and steps >= max(1, most_steps):
                     return None
-                begun += 1
                 task, here = tasks[number], Here(pool, str(number))
                 own = derive_seed(seed, "sampling", task.seed) if seeds is None else seeds[number]
                 samples = [
@@ -343,6 +342,7 @@ def play_all(
                     episodes = await play(task, here.step, chats, sample, seats=len(players), **options)
                 finally:
                     pool.release(str(number))
+                    steps += len(here.actions)
                 return Game(task, [_without_numbers(one, chats[n]) for n, one in enumerate(episodes)], here, number)
 
             def finish(number: int, game: Game | None) -> None:

@@ -20,7 +20,7 @@ from gym_trl.spaces import AnyText
 from gym_trl.testing import check_text_env, tiny_model, tiny_tokenizer
 from gym_trl.wrappers import Opponent
 
-QUICK: dict[str, Any] = {"episodes": 20, "seconds": 60.0}
+QUICK: dict[str, Any] = {"episodes": 20}
 
 
 def report_on(env: Any, **options: Any) -> Report:
@@ -244,7 +244,7 @@ class Lamp(gym.Env[str, str]):
     ],
 )
 def test_the_best_that_does_not_read_is_found(setting: Setting, least: float) -> None:
-    found = best_blind(setting, episodes=100, seconds=60.0)
+    found = best_blind(setting, episodes=100)
     assert sum(game.episodes[0].success is True for game in found.games) / 100 >= least
 
 

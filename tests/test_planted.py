@@ -26,7 +26,7 @@ def warned_of(make: object) -> set[str]:
 @pytest.mark.parametrize("planted", some(PLANTED), ids=lambda one: f"{one.check}: {one.fault}")
 def test_a_planted_fault_is_found_and_nothing_else(planted: Planted) -> None:
     """Law 23."""
-    report = check(planted.make, seconds=planted.seconds)
+    report = check(planted.make)
     assert isinstance(report, Report)
     assert any(one.check == planted.check and re.search(planted.says, one.got) for one in report.findings), report
     others = {one.check for one in report.findings} - {planted.check} - planted.also - warned_of(planted.make)
@@ -36,7 +36,7 @@ def test_a_planted_fault_is_found_and_nothing_else(planted: Planted) -> None:
 @pytest.mark.parametrize("sound", some(SOUND.values()), ids=list(SOUND))
 def test_a_sound_environment_is_fit_to_train_on(sound: Sound) -> None:
     """Law 23."""
-    report = check(sound.make, seconds=120.0, **sound.options)
+    report = check(sound.make, **sound.options)
     assert isinstance(report, Report)
     assert not report.failed, report
     assert {one.check for one in report.findings} <= sound.warned, report

@@ -4,7 +4,6 @@ import math
 import pickle
 import re
 import threading
-import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -18,9 +17,8 @@ import numpy as np
 from gymnasium.utils.env_checker import check_env
 from gymnasium.utils.passive_env_checker import env_step_passive_checker
 
-from gym_trl.check.evidence import MOST_TURNS, Evidence, NotPlayedError, error_of, repeating, steps_of
+from gym_trl.check.evidence import MOST_TURNS, Evidence, NotPlayedError, error_of, repeating, step_seconds, steps_of
 from gym_trl.errors import ConfigError, NotTextError, described
-from gym_trl.players import Game
 from gym_trl.random_play import random_play
 from gym_trl.spaces import holds, holds_text, sample_allowed
 from gym_trl.types import StepResult, StopReason
@@ -282,21 +280,14 @@ def speed(it: Evidence) -> Iterator[Finding]:
         yield warning(f"a step takes {step:.2f} s", "executor='thread' if it waits, executor='process' if it computes")
 
 
-def step_seconds(games: Sequence[Game]) -> float:
-    """Return the median seconds of a step."""
-    return float(np.median([seconds for game in games for seconds in game.here.seconds[1:]] or [0.0]))
-
-
 def state_key(it: Evidence) -> Iterator[Finding]:
     """Play games with exchanged and left out actions: after one key of a task, one action has one outcome."""
     if it.seats > 1:
         return
     it.needs("repeats")
-    then, until = dict[Any, Any](), time.monotonic() + it.seconds / 8
+    then = dict[Any, Any]()
     for game in it.random[:3]:
-        for actions in [game.here.actions[:100], *_variants(game.here.actions[:30])]:
-            if time.monotonic() > until:
-                return
+        for actions in it.affordable([game.here.actions[:100], *_variants(game.here.actions[:30])]):
             try:
                 results = it.replay(game, actions, make=it.make_keyed).here.results
             except ConfigError as raised:

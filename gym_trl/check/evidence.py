@@ -4,11 +4,11 @@ import math
 import statistics
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import cycle, islice, product
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium as gym
 
@@ -26,10 +26,12 @@ from gym_trl.wrappers.seats import plays_all_seats
 
 CONSTANTS = ("", "xyzzy", *map(str, range(10)), "nan", "inf", "-inf", "1e999", "{}", "[]", "null", "true", "x " * 4000)
 """Actions that are played in every turn: what a careless scorer may pay for."""
+T = TypeVar("T")
 MOST_TURNS = 1000
 """Turns after which an episode is taken to have no end."""
 NEAR = 0.8
 """Share of the way from random play to the best score from which on a policy is near the best."""
+_STEPS, _QUICK = 10_000, 1e-3  # steps of a check; seconds of a step, up to which it may take all of them
 _SIGMAS = 3.0  # so many policies are compared with random play that two would be exceeded by chance
 _HALVING = (6, 24, 96)  # training tasks of each candidate of a blind search, of which a sixth goes on each time
 _CHANGED_TURNS = 8  # of longer games there is no time to change a turn after the other
@@ -45,7 +47,6 @@ class Evidence:
     Args:
         setting: The environment, and how it is played.
         episodes: Number of games of a policy.
-        seconds: Time for all of them, about.
         seed: Seed of the tasks.
         model: Model that plays as well, if there is one.
         on_play: Called with the name of a policy that begins to play.
@@ -57,13 +58,12 @@ class Evidence:
         setting: Setting,
         *,
         episodes: int = 60,
-        seconds: float = 20.0,
         seed: int = 0,
         model: Any = None,
         on_play: Callable[[str], None] = lambda name: None,
         hung: Sequence[str] = (),
     ) -> None:
-        self._setting, self.seconds, self.seed, self.model = setting, seconds, seed, model
+        self._setting, self.seed, self.model = setting, seed, model
         self.seeds = [task_seed(seed, "eval", number) for number in range(episodes)]
         self.games: dict[str, list[Game]] = {}
         """Games of each policy that has played."""
@@ -75,6 +75,7 @@ class Evidence:
         """Scores of who has played, and sizes."""
         self.prompt = ""
         """First prompt of the model."""
+        self.steps_taken = 0
         self.on_play, self._hung, self._playing, self._said = on_play, hung, "", time.monotonic()
 
     def bare(self) -> gym.Env[Any, Any]:
@@ -144,15 +145,36 @@ class Evidence:
         if ends and all(len(game.here.actions) >= MOST_TURNS for game in self.random):
             raise NotPlayedError("mend 'end' first: no episode ends")
 
-    def play(
-        self, policy: TextPolicy, seeds: Sequence[int], *, make: Any = None, until: float = math.inf
-    ) -> list[Game]:
-        """Play tasks with a policy; the other seats of a game play at random."""
+    @cached_property
+    def steps(self) -> int:
+        """Steps that a check may take: a tenth for each power of ten by which a step takes longer than a millisecond.
+
+        They are counted, not timed, so that a busy machine finds what an idle one does.
+        """
+        longer = step_seconds(self.play(random_play, self.seeds[:1])) / _QUICK
+        return _STEPS // 10 ** max(0, math.ceil(math.log10(longer or 1)))
+
+    def affordable(self, several: Iterable[T]) -> Iterator[T]:
+        """Yield one after the other, as long as a check has steps left to play with it."""
+        end = self.steps_taken + self.steps
+        for one in several:
+            yield one
+            if self.steps_taken >= end:
+                return
+
+    def play(self, policy: TextPolicy, seeds: Sequence[int], *, steps: int | None = None) -> list[Game]:
+        """Play tasks with a policy, the first ``steps`` of them about; the other seats of a game play at random."""
         self.env  # noqa: B018 -- or the reason why it cannot be made
         others = [TextPlayer(random_play, raw=True)] * (self.seats - 1)
-        players = [TextPlayer(self._heard(policy), raw=True), *others]
+        return self._play([TextPlayer(self._heard(policy), raw=True), *others], seeds, steps=steps)
+
+    def _play(
+        self, players: Sequence[TextPlayer], seeds: Sequence[int], *, make: Any = None, steps: int | None = None
+    ) -> list[Game]:
         tasks = [Task(self.setting.name, seed) for seed in seeds]
-        return play_all(make or self.make, tasks, players, most_alive=1, until=until)
+        games = play_all(make or self.make, tasks, players, most_alive=1, most_steps=steps)
+        self.steps_taken += sum(len(game.here.actions) for game in games)
+        return games
 
     def follow(self, actions: Sequence[str], seed: int, *, make: Any = None) -> Game:
         """Play given actions in a task, by whichever seat is to move, as far as they go."""
@@ -166,8 +188,7 @@ class Evidence:
 
             return act
 
-        players = [TextPlayer(self._heard(begin), raw=True)] * self.seats
-        return play_all(make or self.make, [Task(self.setting.name, seed)], players, most_alive=1)[0]
+        return self._play([TextPlayer(self._heard(begin), raw=True)] * self.seats, [seed], make=make)[0]
 
     def replay(self, game: Game, actions: Sequence[str] | None = None, *, make: Any = None) -> Game:
         """Play the actions of a game again, or other ones."""
@@ -202,9 +223,8 @@ class Evidence:
             raise NotPlayedError("mend what hangs first")
         if name not in self.games:
             self._say(name)
-            share = 8 if name in ("random", "solver") else 60
-            until = time.monotonic() + self.seconds / share
-            self.games[name] = self.play(policy, self.seeds[:episodes], until=until)
+            share = 2 if name in ("random", "solver", "blind") else 10
+            self.games[name] = self.play(policy, self.seeds[:episodes], steps=self.steps // share)
             self._say("")
         return self.games[name]
 
@@ -308,6 +328,11 @@ def error_of(game: Game) -> str:
 _FAILED = (StopReason.CRASHED, StopReason.ENV_ERROR)
 
 
+def step_seconds(games: Sequence[Game]) -> float:
+    """Return the median seconds of a step."""
+    return statistics.median([seconds for game in games for seconds in game.here.seconds[1:]] or [0.0])
+
+
 def steps_of(game: Game) -> list[StepResult]:
     """Return what the reset and the steps of a game have returned, without one that failed."""
     return [one for one in game.here.results if isinstance(one, StepResult)]
@@ -347,7 +372,7 @@ class Blind:
         return f"{'always ' * (len(self.actions) == 1)}{words[:60]!r}{' ...' * (len(self.actions) > 6)}"
 
 
-def best_blind(setting: Setting, *, episodes: int = 60, seconds: float = 5.0, seed: int = 0) -> Blind:
+def best_blind(setting: Setting, *, episodes: int = 60, seed: int = 0) -> Blind:
     """Return the best policy that does not read, found on training tasks and played on held-out ones.
 
     >>> found = best_blind(Setting("TrlEnv/GuessNumber-v0", env_kwargs={"high": 4, "turns": 2}), episodes=20)
@@ -359,10 +384,9 @@ def best_blind(setting: Setting, *, episodes: int = 60, seconds: float = 5.0, se
     Args:
         setting: The environment, and how it is played.
         episodes: Number of held-out tasks.
-        seconds: Seconds of the search, at most.
         seed: Seed of the tasks.
     """
-    return blind_of(Evidence(setting, episodes=episodes, seconds=8 * seconds, seed=seed))
+    return blind_of(Evidence(setting, episodes=episodes, seed=seed))
 
 
 def blind_of(it: Evidence) -> Blind:
@@ -374,12 +398,12 @@ def blind_of(it: Evidence) -> Blind:
     singles = ((one,) for one in dict.fromkeys([*top, *CONSTANTS[:12]]))
     candidates = [*singles, *product(top[:6], repeat=2), *(tuple(game.here.actions) for game in won)]
     played: defaultdict[tuple[str, ...], list[Game]] = defaultdict(list)
-    until = time.monotonic() + it.seconds / 8
-    best = _halve(it, [one for one in candidates if one], played, until)
+    end = it.steps_taken + it.steps
+    best = _halve(it, [one for one in candidates if one], played, end)
     turns = max(len(game.here.actions) for game in games)
     for turn in [*range(turns)] * 2 if turns <= _CHANGED_TURNS else ():
         whole = tuple(islice(cycle(best), turns))
-        changed = _halve(it, [(*whole[:turn], one, *whole[turn + 1 :]) for one in top], played, until)
+        changed = _halve(it, [(*whole[:turn], one, *whole[turn + 1 :]) for one in top], played, end)
         if it.better(played[changed], than=played[best], paid=False):
             best = changed
     found = Blind(best, it.of("blind", repeating(best)))
@@ -388,15 +412,18 @@ def blind_of(it: Evidence) -> Blind:
 
 
 def _halve(
-    it: Evidence, candidates: Sequence[tuple[str, ...]], played: dict[tuple[str, ...], list[Game]], until: float
+    it: Evidence, candidates: Sequence[tuple[str, ...]], played: dict[tuple[str, ...], list[Game]], end: int
 ) -> tuple[str, ...]:
-    """Return the best of candidates by successive halving, and add their games on training tasks to ``played``."""
+    """Return the best of candidates by successive halving, and add their games on training tasks to ``played``.
+
+    After the step ``end`` nothing more is played.
+    """
     runners = list(dict.fromkeys(candidates))
     tasks = [task_seed(it.seed, "train", number) for number in range(_HALVING[-1])]
     for count in _HALVING:
         for one in runners:
-            if time.monotonic() < until:
-                played[one] += it.play(repeating(one), tasks[len(played[one]) : count], until=until)
+            if it.steps_taken < end:
+                played[one] += it.play(repeating(one), tasks[len(played[one]) : count])
         runners = sorted((one for one in runners if played[one]), key=lambda one: -it.score(played[one]))
         runners = runners[: max(1, len(runners) // 6)]
     return runners[0] if runners else ("",)

@@ -3,15 +3,14 @@
 import math
 import re
 import statistics
-import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
 from typing import Any
 
 from gym_trl.chat import Chat
-from gym_trl.check.contract import Finding, error, step_seconds, warning
-from gym_trl.check.evidence import CONSTANTS, Evidence, blind_of, shown, steps_of
+from gym_trl.check.contract import Finding, error, warning
+from gym_trl.check.evidence import CONSTANTS, Evidence, blind_of, shown, step_seconds, steps_of
 from gym_trl.envspec import END_AFTER_INVALID
 from gym_trl.episode import Episode
 from gym_trl.intervals import interval
@@ -73,25 +72,20 @@ def tasks(it: Evidence) -> Iterator[Finding]:
     """Play the same actions in many tasks: seeds must make different ones, and not be shown."""
     it.needs("repeats", ends=True)
     played = list(dict.fromkeys(tuple(game.here.actions[:20]) for game in [*it.solved, *it.random]))[:20]
-
-    def course(seed: int, actions: Sequence[str]) -> str:
-        return repr([row[1:5] for row in shown(it.follow(actions, seed))][: len(actions) + 1])
-
-    until = time.monotonic() + it.seconds / 8
-    if it.seats == 1 and all(
-        _same(course(seed, actions) for seed in it.seeds if time.monotonic() < until) for actions in played
-    ):
-        yield warning(f"{len(it.seeds)} seeds gave the same task", "draw the start in reset() from self.np_random")
+    if it.seats == 1 and all(_is_the_same(it, actions) for actions in it.affordable(played)):
         it.broken.add("tasks")  # it can be played without reading
+        if len({round(game.episodes[0].paid, 9) for game in [*it.random, *it.solved]}) > 1:
+            got = f"{len(it.seeds)} seeds gave the same task"
+        else:
+            got = f"{len(it.seeds)} seeds gave the same task, or one that only a success shows: nothing played had any"
+        yield warning(got, "draw the start in reset() from self.np_random")
         return
     longest = sorted({tuple(game.here.actions[:20]) for game in it.random}, key=len)[-3:]
-    courses, until = dict[int, str](), time.monotonic() + it.seconds / 8
-    for number in range(300):
+    courses = dict[int, str]()
+    for number in it.affordable(range(300)):
         seed = task_seed(it.seed, ("eval", "train")[number % 2], number // 2)
         solved = it.play(solve, [seed]) if it.solved else []  # its game tells tasks apart
-        courses[seed] = repr([*(course(seed, actions) for actions in longest), *map(shown, solved)])
-        if time.monotonic() > until:
-            break
+        courses[seed] = repr([*(_course(it, seed, actions) for actions in longest), *map(shown, solved)])
     different = len(set(courses.values()))
     begin_alike = len({steps_of(game)[0].observation for game in it.random}) == 1  # what is hidden is not memorized
     for period in range(2, len(courses) // 4) if different > 2 else ():
@@ -107,11 +101,15 @@ def tasks(it: Evidence) -> Iterator[Finding]:
         yield error("episodes show their seed", "leave the seed out of observations")
 
 
-def _same(values: Iterable[str]) -> bool:
-    """Return whether values are equal; those after the first other one are not made."""
-    values = iter(values)
-    first = next(values, None)
-    return all(one == first for one in values)
+def _course(it: Evidence, seed: int, actions: Sequence[str]) -> str:
+    """Return what is shown and paid when actions are played in a task."""
+    return repr([row[1:5] for row in shown(it.follow(actions, seed))][: len(actions) + 1])
+
+
+def _is_the_same(it: Evidence, actions: Sequence[str]) -> bool:
+    """Return whether actions have one course in the held-out tasks."""
+    first = _course(it, it.seeds[0], actions)
+    return all(_course(it, seed, actions) == first for seed in it.affordable(it.seeds[1:]))
 
 
 def exploits(it: Evidence) -> Iterator[Finding]:

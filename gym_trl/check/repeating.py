@@ -5,7 +5,6 @@ import pickle
 import random
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -70,13 +69,11 @@ def _played_again(it: Evidence, games: Sequence[Game]) -> tuple[str, bool]:
 
     A coin of a global generator often falls alike, so they are replayed a few times.
     """
-    differ, changed, until = "", False, time.monotonic() + it.seconds / 4
-    for number in range(8):
+    differ, changed = "", False
+    for number in it.affordable(range(8)):
         before = _seed_generators(number)
         differ = differ or _difference(games, [shown(it.replay(game)) for game in games[:3]])
         changed = changed or _states() != before
-        if time.monotonic() > until:
-            break
     return differ, changed
 
 

@@ -7,10 +7,8 @@
 
 import faulthandler
 import multiprocessing
-import os
 import re
 import shlex
-import signal
 import sysconfig
 import tempfile
 import threading
@@ -57,7 +55,6 @@ def check(
     *,
     model: Any = None,
     episodes: int = 60,
-    seconds: float = 20.0,
     patience: float = 60.0,
     seed: int = 0,
     only: Sequence[str] = (),
@@ -72,8 +69,7 @@ def check(
     Args:
         env: Environment; several make a table.
         model: Model to look at as well: see ``evaluate``.
-        episodes: Number of games of each policy.
-        seconds: Time for all of them, about; slow environments play fewer games.
+        episodes: Number of games of each policy; slow environments and long games play fewer.
         patience: Seconds without a word after which a check hangs.
         seed: Seed of the tasks.
         only: Names of checks. Default: all.
@@ -93,10 +89,10 @@ def check(
     reports = []
     for source in sources:
         setting = Setting.beside(model, env=source, **options)
-        evidence = partial(Evidence, setting, model=model, episodes=episodes, seconds=seconds, seed=seed)
+        evidence = partial(Evidence, setting, model=model, episodes=episodes, seed=seed)
         began = time.monotonic()
         run = _Run(Report(setting.name), evidence, patience)
-        run.go(names, model_here=isinstance(model, tuple))
+        run.run(names, model_here=isinstance(model, tuple))
         report = run.report
         report.seconds = time.monotonic() - began
         report.next = _next_command(report, setting, model, options)
@@ -114,12 +110,16 @@ class _Run:
     def __init__(self, report: Report, evidence: Callable[..., Evidence], patience: float) -> None:
         self.evidence, self.patience = evidence, patience
         self.report = report
-        self.left: list[str] = []
+        self.waiting: list[str] = []
+        """Names of checks that have not begun."""
         self.hung: list[str] = []
-        self.current = self.playing = ""
-        self.told: set[str] = set()
+        """Names of checks, and of policies, that have hung."""
+        self.check = self.policy = ""
+        """Names of the check that runs and of the policy that plays."""
+        self.known_errors: set[str] = set()
+        """Exceptions and hangs that are in the report; one may stop several checks."""
 
-    def go(self, names: Sequence[str], *, model_here: bool) -> None:
+    def run(self, names: Sequence[str], *, model_here: bool) -> None:
         """Run checks in a child process; where one hangs, a next one runs those that are left without what has hung.
 
         Args:
@@ -128,40 +128,42 @@ class _Run:
         """
         checks = [name for name in names if name != "model"]
         models = [name for name in names if name == "model"]
-        self.left = [*checks, "numbers", *([] if model_here else models)]
-        while self.left and len(self.hung) < _MOST_HANGS:
+        self.waiting = [*checks, "numbers", *([] if model_here else models)]
+        while self.waiting and len(self.hung) < _MOST_HANGS:
             try:
-                for known in _sent_by(self.look, self.patience):
+                for known in _sent_by(self.run_here):
                     vars(self).update(known)
             except _StoppedError as stopped:
-                reason, fix = stopped.args
-                if reason not in self.told:  # one line may stop several checks
-                    self.find(error(f"{reason} while {self.playing} is played" if self.playing else reason, fix))
-                self.told.add(reason)
-                self.hung.append(self.playing or self.current)
-        self.report.missing |= {name: "mend what hangs first" for name in self.left if name != "numbers"}
+                got, fix = stopped.args
+                if got not in self.known_errors:
+                    self.add(error(f"{got} while {self.policy} is played" if self.policy else got, fix))
+                self.known_errors.add(got)
+                self.hung.append(self.policy or self.check)
+        self.report.missing |= {name: "mend what hangs first" for name in self.waiting if name != "numbers"}
         if model_here:
-            self.left = models
-            self.look(lambda known: None)
+            self.waiting = models
+            self.run_here(lambda known, patience: None)
 
-    def look(self, send: Callable[[Mapping[str, Any]], None]) -> None:
-        """Run the checks that are left, and send what is known whenever it changes."""
+    def run_here(self, send: Callable[[Mapping[str, Any], float], None]) -> None:
+        """Run the checks that wait, and send what is known whenever it changes, with the patience for what follows."""
 
-        def tell(playing: str) -> None:
-            self.playing = playing
-            send({name: value for name, value in vars(self).items() if name not in ("evidence", "patience")})
+        def tell(policy: str) -> None:
+            self.policy = policy
+            is_loading = self.check == "model" and not policy
+            known = {name: value for name, value in vars(self).items() if name not in ("evidence", "patience")}
+            send(known, self.patience * (_LOADING if is_loading else 1))
 
         it = self.evidence(hung=self.hung, on_play=tell)
         it.broken |= {one.check for one in self.report.errors}
-        for name in list(self.left):
-            self.left.remove(name)
-            self.current = name
+        for name in list(self.waiting):
+            self.waiting.remove(name)
+            self.check = name
             tell("")
             try:
                 if name == "numbers":
                     learning.measure(it)
                 for one in CHECKS[name](it) if name in CHECKS else ():
-                    self.find(one)
+                    self.add(one)
                     tell("")
                     if one.verdict == "error":
                         it.broken.add(name)
@@ -170,42 +172,42 @@ class _Run:
                     self.report.missing[name] = str(missing)
             except BaseException as raised:
                 raise_interrupt(raised)
-                self.find(error(f"raised {described(raised)}"[:200], "see the message"))
+                self.add(error(f"raised {described(raised)}"[:200], "see the message"))
                 it.broken.add(name)
             self.report.numbers |= it.numbers
             self.report.prompt = it.prompt or self.report.prompt
             tell("")
 
-    def find(self, one: Finding) -> None:
-        """Note what a check has found; an exception is told once, whichever checks it stops."""
+    def add(self, one: Finding) -> None:
+        """Add a finding to the report, but an exception once, whichever checks it stops."""
         raised = re.findall(r"\w*(?:Error|Exception|Exit): [^(]{0,40}", one.got)
-        keys = {re.sub(r"[-\d.\s]+|'[^']*'|\[.*?\]", "", text) for text in raised}
-        if not keys & self.told:
-            self.report.findings.append(one._replace(check=self.current))
-        self.told |= keys
+        errors = {re.sub(r"[-\d.\s]+|'[^']*'|\[.*?\]", "", text) for text in raised}
+        if not errors & self.known_errors:
+            self.report.findings.append(one._replace(check=self.check))
+        self.known_errors |= errors
 
 
 class _StoppedError(Exception):
     """A child process hangs, or has ended before its work: the reason, and what helps."""
 
 
-def _sent_by(work: Callable[[Callable[[Any], None]], None], patience: float) -> Iterator[Any]:
-    """Run a function in a child process, and yield what it sends.
+def _sent_by(work: Callable[[Callable[[Any, float], None]], None]) -> Iterator[Any]:
+    """Run a function in a child process, and yield what it sends, each time with a patience for what follows.
 
     Raises:
-        _StoppedError: It sends nothing for too long, or its process ends.
+        _StoppedError: It sends nothing for longer than that, or its process ends.
     """
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
-    with tempfile.NamedTemporaryFile("w+") as stack:
+    with tempfile.TemporaryFile("w+") as stack:
 
         def child() -> None:
-            faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
             warnings.simplefilter("ignore")
             one_at_a_time = threading.Lock()
 
-            def send(value: Any) -> None:
+            def send(value: Any, patience: float) -> None:
                 with one_at_a_time:
+                    faulthandler.dump_traceback_later(patience, exit=True, file=stack)
                     sender.send(value)
 
             work(send)
@@ -216,19 +218,14 @@ def _sent_by(work: Callable[[Callable[[Any], None]], None], patience: float) -> 
             warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
             process.start()
         sender.close()
-        known: Any = {"current": "", "playing": ""}
         try:
-            while known is not None:
-                loads = known["current"] == "model" and not known["playing"]
-                if not receiver.poll(_LOADING * patience if loads else patience):
-                    os.kill(int(process.pid or 0), signal.SIGUSR1)
-                    time.sleep(0.5)
-                    where = _place(Path(stack.name).read_text())
-                    raise _StoppedError(f"nothing for {patience:g} s, at {where}", "end every step")
-                if (known := receiver.recv()) is not None:
-                    yield known
+            while (known := receiver.recv()) is not None:
+                yield known
         except EOFError:
             process.join()
+            stack.seek(0)
+            if trace := stack.read():
+                raise _StoppedError(f"hangs at {_place(trace)}", "end every step") from None
             raise _StoppedError(f"ended its process ({process.exitcode})", "see its output") from None
         finally:
             process.kill()

@@ -4,7 +4,7 @@ from gym_trl.check import Report, check
 from gym_trl.registration import EnvSource
 
 
-def check_text_env(env: EnvSource, *, episodes: int = 20, seconds: float = 20.0) -> None:
+def check_text_env(env: EnvSource, *, episodes: int = 20) -> None:
     """Check that an environment is fit to train on: ``gym_trl.check.check`` finds no error.
 
     >>> check_text_env("TrlEnv/Echo-v0")
@@ -14,7 +14,7 @@ def check_text_env(env: EnvSource, *, episodes: int = 20, seconds: float = 20.0)
     Raises:
         AssertionError: There is an error; the report is the message.
     """
-    report = check(env, episodes=episodes, seconds=seconds)
+    report = check(env, episodes=episodes)
     assert isinstance(report, Report)
     if report.failed:
         raise AssertionError(str(report))

@@ -31,8 +31,6 @@ class Planted(NamedTuple):
     """Pattern of what it must say."""
     also: frozenset[str] = frozenset()
     """Other checks that find what is true as well."""
-    seconds: float = 120.0
-    """Time for the games, which those that are slow by themselves use up."""
 
 
 def changed(base: type[Any], **more: Any) -> type[Any]:

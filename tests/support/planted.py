@@ -153,7 +153,7 @@ PLANTED = [
         drawing(Price, lambda self: setattr(self, "price", 5)),
         "seeds gave the same task",
     ),
-    Planted("end", "never ends", NoEnd, "did not end in 1,000 turns", seconds=5.0),
+    Planted("end", "never ends", NoEnd, "did not end in 1,000 turns"),
     Planted(
         "interface",
         "raises in its third step",
@@ -257,7 +257,7 @@ PLANTED = [
         showing(Higher, lambda self, shown: f"{shown} {str(self.left) * 20_000}"),
         "characters of observations an episode",
     ),
-    Planted("speed", "a step takes 0.12 s", Slow, "a step takes 0.1", seconds=5.0),
+    Planted("speed", "a step takes 0.12 s", Slow, "a step takes 0.1"),
     Planted("repeats", "instances share their state", Shares, "in threads: seed"),
     Planted("repeats", "works in the main thread only", MainThread, "in threads: .*signal only works in main thread"),
     Planted("repeats", "shows the order of a set", HashOrder, "in another process"),
