@@ -205,41 +205,44 @@ def evaluate(
     base = Setting.beside(models[0], env=env, **given)
     seats = base.num_seats
     if against is not None and seats == 1:
-        raise ConfigError(f"against={_label(against)!r} needs a game of several seats, and {base.name} has one")
+        raise ConfigError(f"against={_name(against)!r} needs a game of several seats, and {base.name} has one")
     others = [] if against is not None else [one for one in references if one not in models]
     others = [one for one in others if one != "blind" or seats == 1]
-    labels = [*(_label(who, base_url) for who in models), *map(_label, others)]
-    if len(set(labels)) < len(labels):
-        raise ConfigError(f"policies must have different names, got {', '.join(labels)}")
+    names = [*(_name(who, base_url) for who in models), *map(_name, others)]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"policies must have different names, got {', '.join(names)}")
     for who in [*(models if base_url is None else []), *others, *([] if against is None else [against])]:
         if not isinstance(who, tuple) and who not in ("blind", "tiny") and text_policy(who) is None:
             find_model(who)  # refuses what is none, before anything is played
 
     tasks = base.tasks(max(1, episodes // attempts), seed=seed)
     places = [None] if against is None else range(seats)
-    plan = [_Play(group, number, seat) for group in range(len(tasks)) for number in range(attempts) for seat in places]
+    plan = [
+        _Planned(group, number, seat) for group in range(len(tasks)) for number in range(attempts) for seat in places
+    ]
+    where: dict[str, Any] = {"base_url": base_url, "vllm": vllm, "temperature": temperature}
+    address = None if base_url is None else without_password(base_url)
+    about = {"seed": seed, "against": against and _name(against), **where, "base_url": address}
+    opponent = None if against is None else partial(player, against, _like(base, against, given))
+    entries = []
+    for who in models:
+        setting = base if who is models[0] else _like(base, who, given)
+        entries.append(_Entry(_name(who, base_url), setting, about, partial(player, who, setting, **where), opponent))
+    for who in others:
+        provide = partial(_blind_player, base, seed) if who == "blind" else partial(player, who, base)
+        entries.append(_Entry(_name(who), base, {"seed": seed}, provide))
     file = None if out is None else Path(out) / ROLLOUTS
     known = list(read_records(file)) if file is not None and file.is_file() else []
-    where: dict[str, Any] = {"base_url": base_url, "vllm": vllm, "temperature": temperature}
-    foe = None if against is None else partial(player, against, _like(base, against, given))
-    rows = []
-    for label, who in zip(labels, models, strict=False):
-        setting = base if who is models[0] else _like(base, who, given)
-        about = {"seed": seed, "against": against and _label(against), **where}
-        rows.append(_Row(label, setting, about, partial(player, who, setting, **where), foe))
-    for label, who in zip(labels[len(models) :], others, strict=True):
-        provide = partial(_blind_player, base, seed) if who == "blind" else partial(player, who, base)
-        rows.append(_Row(label, base, {"seed": seed}, provide))
     scores = []
-    for row in rows:
+    for entry in entries:
         with suppress(NotPlayedError):  # no blind policy can be searched for: every game ends with an exception
-            scores.append(Score(row.label, row.play(plan, tasks, known, file)))
+            scores.append(Score(entry.name, entry.play(plan, tasks, known, file)))
     declares = any(one.declares_success for one in scores)
     scores = [replace(one, declares=declares) for one in scores]
-    return Evaluation(scores, against and _label(against), None if out is None else Path(out))
+    return Evaluation(scores, against and _name(against), None if out is None else Path(out))
 
 
-class _Play(NamedTuple):
+class _Planned(NamedTuple):
     """Game that is to be played, by the fields of its records."""
 
     group: int
@@ -248,87 +251,85 @@ class _Play(NamedTuple):
     against_from: int | None
     """Seat of the policy, if another one has the others."""
 
+    @classmethod
+    def of(cls, record: Record) -> "_Planned":
+        """Return the game of a record."""
+        return cls(record["group"], record["attempt"], record.get("against_from"))
+
 
 @dataclass
-class _Row:
-    """One policy's part of an evaluation."""
+class _Entry:
+    """A policy that is evaluated, and how it plays."""
 
-    label: str
+    name: str
     setting: Setting
     options: dict[str, Any]
     """Options of the evaluation that its records have in common, beside the setting."""
     provide: Callable[[], AbstractContextManager[Player]]
-    provide_other: Callable[[], AbstractContextManager[Player]] | None = None
+    provide_opponent: Callable[[], AbstractContextManager[Player]] | None = None
 
     def play(
-        self, plan: Sequence[_Play], tasks: Sequence[Task], known: Sequence[Record], file: Path | None
+        self, plan: Sequence[_Planned], tasks: Sequence[Task], known: Sequence[Record], file: Path | None
     ) -> list[Record]:
         """Play the games of a plan that have no scored records, and return the records of all, in the plan's order.
 
         Raises:
             ConfigError: The records that are known are of other settings.
         """
-        spec = self._spec()
-        own = [one for one in known if one["policy"] == self.label]
+        spec: dict[str, Any] = json.loads(to_json(self.setting.as_dict() | self.options))  # as it is read from a file
+        own = [one for one in known if one["policy"] == self.name]
         names = sorted({*spec, *(name for one in own for name in one["spec"])})
         if changed := [name for one in own for name in names if one["spec"].get(name) != spec.get(name)]:
-            raise ConfigError(f"{file} has episodes of {self.label} with another {changed[0]}: use another folder")
+            raise ConfigError(f"{file} has episodes of {self.name} with another {changed[0]}: use another folder")
         wanted = {*plan}
-        scored = [one for one in own if one["return"] is not None and _play_of(one) in wanted]
-        records = list({(_play_of(one), one["seat"]): one for one in scored}.values())  # a file may repeat a line
-        done = {_play_of(one) for one in records}
+        scored = [one for one in own if one["return"] is not None and _Planned.of(one) in wanted]
+        records = list({(_Planned.of(one), one["seat"]): one for one in scored}.values())  # a file may repeat a line
+        done = {_Planned.of(one) for one in records}
         if left := [one for one in plan if one not in done]:
             with ExitStack() as stack:
                 mine = stack.enter_context(self.provide())
-                other = mine if self.provide_other is None else stack.enter_context(self.provide_other())
+                other = mine if self.provide_opponent is None else stack.enter_context(self.provide_opponent())
                 for seat in dict.fromkeys(one.against_from for one in left):
                     players = [mine if seat in (None, place) else other for place in range(self.setting.num_seats)]
-                    records += self._records([one for one in left if one.against_from == seat], tasks, players, file)
+                    part = [one for one in left if one.against_from == seat]
+                    records += self._play(part, tasks, players, file, spec)
         return sorted(records, key=lambda one: (one["group"], one["attempt"], one["seat"] or 0))
 
-    def _records(
-        self, plan: Sequence[_Play], tasks: Sequence[Task], players: Sequence[Player], file: Path | None
+    def _play(
+        self,
+        plan: Sequence[_Planned],
+        tasks: Sequence[Task],
+        players: Sequence[Player],
+        file: Path | None,
+        spec: Mapping[str, Any],
     ) -> list[Record]:
         """Play games and return their records, which are also written as soon as a game is over."""
-        spec, records, progress = self._spec(), list[Record](), Progress()
+        records, progress = list[Record](), Progress()
 
         def note(game: Game) -> None:
-            one = plan[game.number]
-            extra = {"policy": self.label, "split": "eval", "spec": spec, **one._asdict()}
-            new = []
+            planned, new = plan[game.number], []
+            about = {"policy": self.name, "split": "eval", "spec": spec, **planned._asdict()}
             for episode, who in zip(game.episodes, players, strict=True):
-                if one.against_from in (None, episode.seat):
-                    texts = {} if file is None else who.texts(episode)
-                    tokens = file is not None
-                    new.append(record_of(episode, env_kwargs=self.setting.env_kwargs, tokens=tokens, **texts, **extra))
+                if planned.against_from in (None, episode.seat):
+                    kwargs, texts = self.setting.env_kwargs, who.texts(episode)
+                    new.append(record_of(episode, env_kwargs=kwargs, tokens=True, **texts, **about))
             records.extend(new)
-            progress.say(f"{self.label}: {len(records)} of {len(plan)} episodes")
+            progress.say(f"{self.name}: {len(records)} of {len(plan)} episodes")
             if file is not None:
                 append(file, new)
 
-        seed = self.options["seed"]
+        seed, setting = self.options["seed"], self.setting
         play_all(
-            self.setting.make,
+            setting.make,
             [tasks[one.group] for one in plan],
             players,
             seeds=[derive_seed(seed, "sampling", tasks[one.group].seed, one.attempt) for one in plan],
-            preamble=self.setting.preamble,
-            history=self.setting.shorten,
-            executor=self.setting.probed.executor,
+            preamble=setting.preamble,
+            history=setting.shorten,
+            executor=setting.probed.executor,
             on_game=note,
         )
         return records
-
-    def _spec(self) -> dict[str, Any]:
-        """Return what all records have in common, as it is read from a file."""
-        address = self.options.get("base_url")
-        spec = self.setting.as_dict() | self.options | {"base_url": address and without_password(address)}
-        plain: dict[str, Any] = json.loads(to_json(spec))
-        return plain
-
-
-def _play_of(record: Record) -> _Play:
-    return _Play(record["group"], record["attempt"], record.get("against_from"))
 
 
 def _like(base: Setting, who: Any, given: Mapping[str, Any]) -> Setting:
@@ -337,7 +338,7 @@ def _like(base: Setting, who: Any, given: Mapping[str, Any]) -> Setting:
     return replace(own, **{name: getattr(base, name) for name in _OF_THE_TASK})
 
 
-def _label(who: Any, base_url: str | None = None) -> str:
+def _name(who: Any, base_url: str | None = None) -> str:
     """Return the name of a policy in tables and records."""
     if base_url is not None:
         return str(who or without_password(base_url))

@@ -124,7 +124,7 @@ def test_games_come_back_in_order_and_are_told_as_they_end() -> None:
     tasks = PLAIN.tasks(5)
     with player("solver", PLAIN) as one:
         games = play_all(PLAIN.make, tasks, [one], on_game=lambda game: told.append(game.number))
-        first = play_all(PLAIN.make, tasks, [one], most_alive=1, until=time.monotonic())
+        first = play_all(PLAIN.make, tasks, [one], most_alive=1, most_steps=1)
     assert [game.task for game in games] == tasks
     assert sorted(told) == list(range(5))
     assert [game.task for game in first] == tasks[:1]

@@ -165,8 +165,8 @@ class Evidence:
     def play(self, policy: TextPolicy, seeds: Sequence[int], *, steps: int | None = None) -> list[Game]:
         """Play tasks with a policy, the first ``steps`` of them about; the other seats of a game play at random."""
         self.env  # noqa: B018 -- or the reason why it cannot be made
-        others = [TextPlayer(random_play, raw=True)] * (self.seats - 1)
-        return self._play([TextPlayer(self._heard(policy), raw=True), *others], seeds, steps=steps)
+        others = [TextPlayer(random_play)] * (self.seats - 1)
+        return self._play([TextPlayer(self._heard(policy)), *others], seeds, steps=steps)
 
     def _play(
         self, players: Sequence[TextPlayer], seeds: Sequence[int], *, make: Any = None, steps: int | None = None
@@ -188,7 +188,7 @@ class Evidence:
 
             return act
 
-        return self._play([TextPlayer(self._heard(begin), raw=True)] * self.seats, [seed], make=make)[0]
+        return self._play([TextPlayer(self._heard(begin))] * self.seats, [seed], make=make)[0]
 
     def replay(self, game: Game, actions: Sequence[str] | None = None, *, make: Any = None) -> Game:
         """Play the actions of a game again, or other ones."""
