@@ -56,8 +56,8 @@ _FULL = ("context length", "context_length", "maximum context", "too long")
 _log = logging.getLogger(__name__)
 
 
-class Here:
-    """Environment of one episode, which notes what it is asked and what it returns."""
+class Trajectory:
+    """What the environment of one episode was asked, and what it has returned; it steps the environment, too."""
 
     def __init__(self, pool: EnvPool, key: str) -> None:
         self.actions: list[str] = []
@@ -90,11 +90,11 @@ class Player(ABC):
     limits: Limits = Limits()
 
     @abstractmethod
-    def sampler(self, here: Here, name: str, seed: int, ask: Ask | None) -> Sample:
+    def sampler(self, trajectory: Trajectory, name: str, seed: int, ask: Ask | None) -> Sample:
         """Return the sampler of one episode.
 
         Args:
-            here: Environment of the episode.
+            trajectory: Environment of the episode.
             name: Name of the episode and the seat, unique among those that are played at once.
             seed: Seed of the sampling.
             ask: Asks the engine, if there is one.
@@ -155,19 +155,19 @@ class TextPlayer(Player):
         self.chat = TextChat()
         self._policy, self._raw = policy, raw
 
-    def sampler(self, here: Here, name: str, seed: int, ask: Ask | None) -> Sample:
+    def sampler(self, trajectory: Trajectory, name: str, seed: int, ask: Ask | None) -> Sample:
         """Return the sampler of one episode, which makes the policy at its first turn."""
         act: Act | None = None
 
         async def sample(ids: TokenIds, max_tokens: int, seat: int) -> Completion:
             nonlocal act
-            act = act or self._policy(here.env, seed)
-            shown = here.results[-1]
+            act = act or self._policy(trajectory.env, seed)
+            shown = trajectory.results[-1]
             assert isinstance(shown, StepResult)
             action = act(shown.observation, shown.info)
             if not isinstance(action, str):
                 raise PolicyError(f"a policy must return an action as text, got {action!r:.80}")
-            text = action if self._raw else action_writer(here.env)(action)
+            text = action if self._raw else action_writer(trajectory.env)(action)
             return Completion("", self.chat.write(Message("assistant", text)), [0.0])
 
         return sample
@@ -185,7 +185,7 @@ class ModelPlayer(Player):
     def __init__(self, chat: ChatLike, engine: Engine | AsyncEngine, limits: Limits) -> None:
         self.chat, self.engine, self.limits = chat, engine, limits
 
-    def sampler(self, here: Here, name: str, seed: int, ask: Ask | None) -> Sample:
+    def sampler(self, trajectory: Trajectory, name: str, seed: int, ask: Ask | None) -> Sample:
         """Return the sampler of one episode, which has the seeds of a rollout."""
         assert ask is not None
         count, most = 0, self.limits.tokens_per_turn
@@ -269,7 +269,7 @@ class Game:
 
     task: Task
     episodes: list[Episode]
-    here: Here = field(repr=False)
+    trajectory: Trajectory = field(repr=False)
     number: int = 0
     """Index of the task among those that were played."""
 
@@ -293,7 +293,7 @@ def play_all(
     >>> from gym_trl.setting import Setting
     >>> setting = Setting("TrlEnv/GuessNumber-v0", action_format="plain")
     >>> games = play_all(setting.make, setting.tasks(2), [TextPlayer(solve)])
-    >>> [(game.here.actions, game.episodes[0].success) for game in games]
+    >>> [(game.trajectory.actions, game.episodes[0].success) for game in games]
     [(['25', '12', '18', '21', '23', '24'], True), (['25', '38', '44', '47', '49'], True)]
 
     Args:
@@ -326,10 +326,10 @@ def play_all(
                 nonlocal steps
                 if most_steps is not None and steps >= max(1, most_steps):
                     return None
-                task, here = tasks[number], Here(pool, str(number))
+                task, trajectory = tasks[number], Trajectory(pool, str(number))
                 own = derive_seed(seed, "sampling", task.seed) if seeds is None else seeds[number]
                 samples = [
-                    player.sampler(here, f"{number}.{seat}", derive_seed(own, seat), asks.get(id(player.engine)))
+                    player.sampler(trajectory, f"{number}.{seat}", derive_seed(own, seat), asks.get(id(player.engine)))
                     for seat, player in enumerate(players)
                 ]
 
@@ -339,11 +339,12 @@ def play_all(
                 chats = [player.chat for player in players]
                 options: dict[str, Any] = {"limits": limits, "preamble": preamble, "history": history}
                 try:
-                    episodes = await play(task, here.step, chats, sample, seats=len(players), **options)
+                    episodes = await play(task, trajectory.step, chats, sample, seats=len(players), **options)
                 finally:
                     pool.release(str(number))
-                    steps += len(here.actions)
-                return Game(task, [_without_numbers(one, chats[n]) for n, one in enumerate(episodes)], here, number)
+                steps += len(trajectory.actions)
+                episodes = [_without_numbers(episode, chat) for episode, chat in zip(episodes, chats, strict=True)]
+                return Game(task, episodes, trajectory, number)
 
             def finish(number: int, game: Game | None) -> None:
                 if game is not None:

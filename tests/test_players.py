@@ -102,8 +102,9 @@ def test_an_episode_of_text_has_no_tokens_and_its_results_are_noted() -> None:
     [game] = play("solver", episodes=1)
     [episode] = game.episodes
     assert (episode.segments, episode.turns[0].spans) == ([], ())
-    assert len(game.here.actions) == len(episode.turns) == len(game.here.results) - 1 == len(game.here.seconds) - 1
-    last = game.here.results[-1]
+    trajectory, turns = game.trajectory, len(episode.turns)
+    assert len(trajectory.actions) == turns == len(trajectory.results) - 1 == len(trajectory.seconds) - 1
+    last = trajectory.results[-1]
     assert isinstance(last, StepResult)
     assert last.terminated
 

@@ -232,7 +232,7 @@ def invalid_actions(it: Evidence) -> Iterator[Finding]:
         game = it.random[0]
         plain = as_text(bare)  # the wrapper for numbers declares it, and so do those of a training
         plain.reset(seed=game.task.seed)
-        if not any("action_valid" in plain.step(action)[4] for action in game.here.actions):
+        if not any("action_valid" in plain.step(action)[4] for action in game.trajectory.actions):
             yield warning("info has no 'action_valid'", "set it to True or False in every step")
 
 
@@ -258,7 +258,7 @@ def end(it: Evidence) -> Iterator[Finding]:
         said = Counter(map(error_of, failed)).most_common(1)[0][0]
         got = f"{len(failed)} of {len(games)} games of random play: {said} (seed {failed[0].task.seed})"
         yield error(got, "end the episode instead of raising")
-    if endless := sum(len(game.here.actions) >= MOST_TURNS for game in games):
+    if endless := sum(len(game.trajectory.actions) >= MOST_TURNS for game in games):
         got = f"{endless} of {len(games)} games of random play did not end in {MOST_TURNS:,} turns"
         yield error(got, "end every episode, or turn_limit=")
     bare = it.bare().unwrapped
@@ -268,9 +268,9 @@ def end(it: Evidence) -> Iterator[Finding]:
     if best.episodes[0].stop_reason is StopReason.ENDED:
         bare.reset(seed=best.task.seed)
         with suppress(Exception):  # such as Gymnasium's ResetNeeded
-            for action in best.here.actions:
+            for action in best.trajectory.actions:
                 bare.step(action)
-            if paid := sum(float(bare.step(best.here.actions[-1])[1]) for _ in range(3)):
+            if paid := sum(float(bare.step(best.trajectory.actions[-1])[1]) for _ in range(3)):
                 yield warning(f"pays {paid:g} for three steps after the end", "pay nothing after the end")
 
 
@@ -287,9 +287,9 @@ def state_key(it: Evidence) -> Iterator[Finding]:
     it.needs("repeats")
     then = dict[Any, Any]()
     for game in it.random[:3]:
-        for actions in it.affordable([game.here.actions[:100], *_variants(game.here.actions[:30])]):
+        for actions in it.affordable([game.trajectory.actions[:100], *_variants(game.trajectory.actions[:30])]):
             try:
-                results = it.replay(game, actions, make=it.make_keyed).here.results
+                results = it.replay(game, actions, make=it.make_keyed).trajectory.results
             except ConfigError as raised:
                 yield error(str(raised)[:200], "make it of strings, numbers and tuples")
                 return

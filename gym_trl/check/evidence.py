@@ -142,7 +142,7 @@ class Evidence:
         """
         if broken := [name for name in checks if name in self.broken]:
             raise NotPlayedError(f"mend {broken[0]!r} first")
-        if ends and all(len(game.here.actions) >= MOST_TURNS for game in self.random):
+        if ends and all(len(game.trajectory.actions) >= MOST_TURNS for game in self.random):
             raise NotPlayedError("mend 'end' first: no episode ends")
 
     @cached_property
@@ -173,7 +173,7 @@ class Evidence:
     ) -> list[Game]:
         tasks = [Task(self.setting.name, seed) for seed in seeds]
         games = play_all(make or self.make, tasks, players, most_alive=1, most_steps=steps)
-        self.steps_taken += sum(len(game.here.actions) for game in games)
+        self.steps_taken += sum(len(game.trajectory.actions) for game in games)
         return games
 
     def follow(self, actions: Sequence[str], seed: int, *, make: Any = None) -> Game:
@@ -192,7 +192,7 @@ class Evidence:
 
     def replay(self, game: Game, actions: Sequence[str] | None = None, *, make: Any = None) -> Game:
         """Play the actions of a game again, or other ones."""
-        return self.follow(game.here.actions if actions is None else actions, game.task.seed, make=make)
+        return self.follow(game.trajectory.actions if actions is None else actions, game.task.seed, make=make)
 
     def _heard(self, policy: TextPolicy) -> TextPolicy:
         """Return a policy that says now and then that it plays."""
@@ -330,18 +330,18 @@ _FAILED = (StopReason.CRASHED, StopReason.ENV_ERROR)
 
 def step_seconds(games: Sequence[Game]) -> float:
     """Return the median seconds of a step."""
-    return statistics.median([seconds for game in games for seconds in game.here.seconds[1:]] or [0.0])
+    return statistics.median([seconds for game in games for seconds in game.trajectory.seconds[1:]] or [0.0])
 
 
 def steps_of(game: Game) -> list[StepResult]:
     """Return what the reset and the steps of a game have returned, without one that failed."""
-    return [one for one in game.here.results if isinstance(one, StepResult)]
+    return [one for one in game.trajectory.results if isinstance(one, StepResult)]
 
 
 def shown(game: Game) -> list[tuple[Any, ...]]:
     """Return what can be compared of a game: a row for each turn."""
     rows: list[tuple[Any, ...]] = []
-    for action, one in zip([None, *game.here.actions], game.here.results, strict=False):
+    for action, one in zip([None, *game.trajectory.actions], game.trajectory.results, strict=False):
         if isinstance(one, EnvFailure):
             rows.append((action, one.error))
         else:
@@ -392,15 +392,15 @@ def best_blind(setting: Setting, *, episodes: int = 60, seed: int = 0) -> Blind:
 def blind_of(it: Evidence) -> Blind:
     """Search the actions that were played for the best one, two in turn, or a whole game's; then change its turns."""
     games = [*it.random, *it.solved]
-    often = Counter(action for game in games for action in game.here.actions)
+    often = Counter(action for game in games for action in game.trajectory.actions)
     top = [action for action, _ in often.most_common(60)]
     won = sorted(games, key=lambda game: -game.episodes[0].paid)[:20]
     singles = ((one,) for one in dict.fromkeys([*top, *CONSTANTS[:12]]))
-    candidates = [*singles, *product(top[:6], repeat=2), *(tuple(game.here.actions) for game in won)]
+    candidates = [*singles, *product(top[:6], repeat=2), *(tuple(game.trajectory.actions) for game in won)]
     played: defaultdict[tuple[str, ...], list[Game]] = defaultdict(list)
     end = it.steps_taken + it.steps
     best = _halve(it, [one for one in candidates if one], played, end)
-    turns = max(len(game.here.actions) for game in games)
+    turns = max(len(game.trajectory.actions) for game in games)
     for turn in [*range(turns)] * 2 if turns <= _CHANGED_TURNS else ():
         whole = tuple(islice(cycle(best), turns))
         changed = _halve(it, [(*whole[:turn], one, *whole[turn + 1 :]) for one in top], played, end)

@@ -71,7 +71,7 @@ def success(it: Evidence) -> Iterator[Finding]:
 def tasks(it: Evidence) -> Iterator[Finding]:
     """Play the same actions in many tasks: seeds must make different ones, and not be shown."""
     it.needs("repeats", ends=True)
-    played = list(dict.fromkeys(tuple(game.here.actions[:20]) for game in [*it.solved, *it.random]))[:20]
+    played = list(dict.fromkeys(tuple(game.trajectory.actions[:20]) for game in [*it.solved, *it.random]))[:20]
     if it.seats == 1 and all(_is_the_same(it, actions) for actions in it.affordable(played)):
         it.broken.add("tasks")  # it can be played without reading
         if len({round(game.episodes[0].paid, 9) for game in [*it.random, *it.solved]}) > 1:
@@ -80,7 +80,7 @@ def tasks(it: Evidence) -> Iterator[Finding]:
             got = f"{len(it.seeds)} seeds gave the same task, or one that only a success shows: nothing played had any"
         yield warning(got, "draw the start in reset() from self.np_random")
         return
-    longest = sorted({tuple(game.here.actions[:20]) for game in it.random}, key=len)[-3:]
+    longest = sorted({tuple(game.trajectory.actions[:20]) for game in it.random}, key=len)[-3:]
     courses = dict[int, str]()
     for number in it.affordable(range(300)):
         seed = task_seed(it.seed, ("eval", "train")[number % 2], number // 2)
@@ -115,7 +115,7 @@ def _is_the_same(it: Evidence, actions: Sequence[str]) -> bool:
 def exploits(it: Evidence) -> Iterator[Finding]:
     """Play what is no play: constants that no player writes, stalling, a judgement, copies of what was read."""
     it.needs("repeats", ends=True)
-    written = {action for game in [*it.random, *it.solved] for action in game.here.actions}
+    written = {action for game in [*it.random, *it.solved] for action in game.trajectory.actions}
     constants = [(one[:8], it.always(one)) for one in CONSTANTS if one not in written]
     if not holds_text(it.bare().action_space):  # "3" may be another name of "west"
         constants = [(name, games) for name, games in constants if not games[0].episodes[0].turns[0].action_valid]
@@ -218,7 +218,7 @@ def measure(it: Evidence) -> None:
     if constants:
         _, name = max(constants)
         found["constant"] = scores_of(it, it.games[name]) | {"by": name}
-    turns = [len(game.here.actions) for game in it.random]
+    turns = [len(game.trajectory.actions) for game in it.random]
     sizes = [sum(len(one.observation) for one in steps_of(game)) for game in it.random]
     it.numbers |= found | {
         "turns": round(statistics.fmean(turns), 1),

@@ -25,7 +25,7 @@ def repeats(it: Evidence) -> Iterator[Finding]:
 
     Where they differ, only the first reason is told.
     """
-    games = sorted(it.random, key=lambda game: -len(game.here.actions))[:6]
+    games = sorted(it.random, key=lambda game: -len(game.trajectory.actions))[:6]
     again, changed = _played_again(it, games)
     if again:
         spec = it.bare().spec
@@ -38,7 +38,7 @@ def repeats(it: Evidence) -> Iterator[Finding]:
         used = it.make()
         used.reset(seed=game.task.seed + 1)  # left at its beginning, and in its middle
         with suppress(Exception):
-            used.step(game.here.actions[0])
+            used.step(game.trajectory.actions[0])
         if where := _difference([game], [shown(it.replay(game, make=lambda used=used: used))]):
             yield error(f"an instance left in the middle of an episode differs: {where}", "set all state in reset()")
             return
@@ -110,7 +110,7 @@ def _difference(games: Sequence[Game], others: Sequence[Sequence[tuple[Any, ...]
 
 def _elsewhere(it: Evidence, games: Sequence[Game]) -> str:
     """Return what differs in a process whose sets have another order; nothing if it cannot be made there."""
-    scripts = [(game.here.actions[:20], game.task.seed) for game in games]
+    scripts = [(game.trajectory.actions[:20], game.task.seed) for game in games]
     try:
         given = pickle.dumps((it.setting, scripts))
     except Exception:  # a local class or a lambda
