@@ -33,8 +33,8 @@ class Options(TypedDict, total=False):
 
     Args:
         env_kwargs: Arguments of the environment.
-        action_format: Mark-up of the action in an answer: tag, boxed, json:FIELD, regex:PATTERN or plain. Default:
-            plain for the tiny model and after a warm start, else tag.
+        action_format: Mark-up of the action in an answer: tag, boxed, json:FIELD, regex:PATTERN, plain for the whole
+            answer, or open, which may be cut off. Default: open for the tiny model and after a warm start, else tag.
         instructions: Replacement of the environment's instructions.
         system_prompt: First message of each conversation.
         turn_limit: Maximum turns of an episode.
@@ -115,11 +115,8 @@ class Setting:
     @property
     def text(self) -> dict[str, Any]:
         """Options of the environment, by the names of ``EnvSpec``'s arguments."""
-        format_ = "tag" if self.action_format is None else self.action_format
-        if format_ == "plain" and (self.max_tokens_per_turn or LONG_ANSWER) < LONG_ANSWER:
-            format_ = "open"  # so few tokens are those of the longest action, which is whole at its end
         names = [one.name for one in fields(self) if one.name in EnvSpec.__dataclass_fields__ and one.name != "env"]
-        return {name: getattr(self, name) for name in names} | {"action_format": format_}
+        return {name: getattr(self, name) for name in names} | {"action_format": self.action_format or "tag"}
 
     @property
     def of_spec(self) -> dict[str, Any]:
@@ -169,12 +166,13 @@ class Setting:
             tokenizer: The model's tokenizer; ``None`` if it is not known.
             plain: The model writes bare actions: it is tiny, or has a warm start on actions.
         """
-        format_ = self.action_format or ("plain" if plain else "tag")
-        longest = self.max_tokens_per_turn
+        longest, format_ = self.max_tokens_per_turn, self.action_format or ("plain" if plain else "tag")
         if longest is None:
-            actions = self.legal_actions() if format_ == "plain" and tokenizer is not None else ()
+            actions = self.legal_actions() if format_ in ("plain", "open") and tokenizer is not None else ()
             lengths = [len(tokenizer.encode(action, add_special_tokens=False)) for action in actions]
             longest = max(lengths) + 1 if lengths else LONG_ANSWER  # and the token that ends a turn
+            if lengths and self.action_format is None:
+                format_ = "open"  # the longest action is whole at the limit
         return replace(self, action_format=format_, max_tokens_per_turn=longest)
 
     def legal_actions(self) -> set[str]:
@@ -238,7 +236,7 @@ class Setting:
         else:
             saved = {"env": env}
         if isinstance(model, str) and model == "tiny":  # it has no mark-up to begin with
-            saved["action_format"] = "plain"
+            saved["action_format"] = "open"
         return cls(**(saved | {name: value for name, value in given.items() if value is not None}))
 
 

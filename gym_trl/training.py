@@ -212,7 +212,7 @@ _TINY: dict[str, Any] = {
     "num_generations": 16,
     "eval_episodes": 256,
     "learning_rate": 2e-3,
-    "options": {"action_format": "plain", "instructions": "", "invalid_penalty": 0.2},
+    "options": {"action_format": "open", "instructions": "", "invalid_penalty": 0.2},
     "grpo": {
         "max_completion_length": 1024,
         "lr_scheduler_type": "linear",
@@ -448,9 +448,10 @@ def with_adapter(model: Any, rank: int, *, seed: int = 0) -> Any:
 def _for_model(setting: Setting, tokenizer: Any, *, tiny: bool, plain: bool) -> Setting:
     """Return the setting with the action format and the longest answer, where they were left open."""
     derived = setting.for_model(tokenizer, plain=tiny or plain)
-    if tiny and setting.max_tokens_per_turn is None:  # it would have to learn to end a turn, too
+    if tiny and setting.max_tokens_per_turn is None:
         longest = derived.max_tokens_per_turn or LONG_ANSWER
-        return replace(derived, max_tokens_per_turn=16 if longest == LONG_ANSWER else longest - 1)
+        end = int(derived.action_format != "open")  # which it would have to learn, too
+        return replace(derived, max_tokens_per_turn=16 if longest == LONG_ANSWER else longest - 1 + end)
     return derived
 
 

@@ -190,7 +190,7 @@ def test_settings_travel_with_the_model_and_its_checkpoints(finished: Path) -> N
     """Law 13: an evaluation of the folder finds what the training has found."""
     for folder in (finished, finished / "model", finished / "checkpoints" / "checkpoint-4"):
         setting = Setting.beside(folder, env=HERE)
-        assert (setting.action_format, setting.max_tokens_per_turn, setting.turn_limit) == ("plain", 3, 1)
+        assert (setting.action_format, setting.max_tokens_per_turn, setting.turn_limit) == ("open", 3, 1)
     found = evaluate(HERE, model=str(finished), episodes=4, references=())
     assert found.as_dict()["rows"][0]["return"] == summary(finished)["after"]["model"]["return"]
     with pytest.raises(ConfigError):  # law 26: the file of a run names no code but what the user repeats

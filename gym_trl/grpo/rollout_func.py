@@ -158,7 +158,7 @@ class RolloutFunc:
         """Check that a trainer can train on these episodes, before its first rollout.
 
         Raises:
-            ConfigError: It cannot, or its generations have no whole games, or fewer tasks than groups.
+            ConfigError: It cannot, or its generations have no whole games.
             ChatTemplateError: The chat template does not continue turn by turn.
         """
         check_trl()

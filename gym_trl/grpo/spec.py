@@ -21,8 +21,11 @@ from gym_trl.options import Envs, Function, check_options
 from gym_trl.play import History
 from gym_trl.types import Task
 
-_NOT_IN_TOOLS = "max_tokens_per_turn history max_alive episode_timeout credit resample_dead_groups seats curriculum"
-_NOT_IN_TOOLS += " on_rollout"
+_NOT_IN_TOOLS = (
+    *("max_tokens_per_turn", "history", "max_alive", "episode_timeout", "credit", "resample_dead_groups"),
+    *("seats", "curriculum", "on_rollout"),
+)
+"""Options that TRL's own loop has no place for."""
 
 
 class GymSpec:
@@ -259,7 +262,7 @@ class GymSpec:
         from gym_trl.grpo.environment_factory import EnvironmentFactory
 
         chosen = self.options | {"credit": self.options["credit"] != "episode"}
-        if given := [name for name in _NOT_IN_TOOLS.split() if chosen[name]]:
+        if given := [name for name in _NOT_IN_TOOLS if chosen[name]]:
             raise ConfigError(
                 f"TRL's own loop, which environment_factory uses, does not support {', '.join(given)}: leave it out, "
                 "or give the trainer spec.rollout_func"

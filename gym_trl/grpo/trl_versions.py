@@ -59,11 +59,6 @@ def settings_of_trl() -> Iterator[None]:
         yield
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The trainer's settings
-# ---------------------------------------------------------------------------------------------------------------------
-
-
 def tokenizer_of(trainer: Any) -> Any:
     """Return the trainer's tokenizer; of a multimodal processor, the one inside it."""
     return getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
@@ -100,11 +95,6 @@ def warn_if_resumed_within_a_generation(trainer: Any) -> None:
             RuntimeWarning,
             stacklevel=2,
         )
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Generation with vLLM
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
