@@ -158,6 +158,10 @@ def _run(words: Sequence[str]) -> int:
         return 0
     with _progress():
         result = function(**arguments)
+    if name == "train":
+        from gym_trl.grpo.processes import leave_process_group
+
+        leave_process_group()
     if name in ("check", "eval"):
         say(str(result))
     return int(bool(getattr(result, "failed", False)))
