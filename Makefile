@@ -70,7 +70,7 @@ docs: setup $(VENV)/.has-full
 # `make release ARGS=--train` also trains a step in each.
 release: setup
 	test -x $(VENV)/.release/bin/twine || { $(RUN) venv $(VENV)/.release && $(VENV)/.release/bin/python -m pip install --quiet 'build>=1.2' 'twine>=6.1'; }
-	PYTHONPATH=tests $(VENV)/.release/bin/python -m support.release $(ARGS)
+	$(VENV)/.release/bin/python tests/release.py $(ARGS)
 
 $(READY): pyproject.toml constraints.txt Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "gym-trl needs Python 3.11 or newer and this is " + sys.version.split()[0] + ": run make PYTHON=python3.12")'

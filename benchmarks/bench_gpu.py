@@ -45,7 +45,7 @@ Figures: TypeAlias = dict[str, Any]
 
 def colocated(model: str) -> Iterator[Figures]:
     """Compare tokens and turns a second of continuous and lockstep scheduling in the same engine."""
-    from support.talk import SlowPool, continuous, lockstep
+    from engines.talk import SlowPool, continuous, lockstep
 
     schedulers = {"continuous": continuous, "lockstep": lockstep}
     rows: list[Figures] = []
@@ -69,7 +69,7 @@ def fidelity(model: str) -> Iterator[Figures]:
     """Compare the engine's logprobs with those of the model in Transformers, in both its types."""
     import torch
     from bench_fidelity import Scorer
-    from support.talk import SlowPool
+    from engines.talk import SlowPool
 
     # Half of the memory is for the other model.
     with model_on_vllm(model, dtype="float32" if QUICK else "auto", gpu_memory_utilization=0.4) as sampling:
@@ -136,8 +136,8 @@ def learned_in(folder: Path) -> Figures:
 @contextmanager
 def model_on_vllm(model: str, **options: Any) -> Iterator[Any]:
     """Provide a model that plays short talks, in this process as TRL has it."""
+    from engines.talk import Model
     from support import vllm_cpu
-    from support.talk import Model
 
     from gym_trl.rollout import Limits
 

@@ -6,9 +6,9 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from chat.conversations import Conversation, hold
+from chat.foreign_templates import SUITES, foreign, tokenizer_for
 from hypothesis import example, given, strategies as st
-from support.conversations import Conversation, hold
-from support.foreign_templates import SUITES, foreign, tokenizer_for
 from support.lanes import examples
 from support.templates import CHATML, TEMPLATES, encode, make_tokenizer
 

@@ -10,8 +10,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from check.sound_text import Higher, Price, Sum
 from support.seat_games import HighCard
-from support.sound_text import Higher, Price, Sum
 
 from gym_trl.check import Report, Table, best_blind, check
 from gym_trl.errors import ConfigError
@@ -138,7 +138,7 @@ def test_several_environments_make_a_table_in_text_json_and_markdown(tmp_path: P
     assert [one.env.rpartition(":")[2] for one in table.reports] == ["Higher", "Price"]
     assert len(str(table).splitlines()) == 4
     assert [one["failed"] for one in json.loads(files["json"].read_text())] == [False, False]
-    assert "# support.sound_text:Price" in files["markdown"].read_text()
+    assert "# check.sound_text:Price" in files["markdown"].read_text()
 
 
 @pytest.mark.parametrize("wrong", [{"only": ["nonsense"]}, {"turn_limit": 0}, {"model": "no/such/folder"}])

@@ -25,8 +25,8 @@ from unittest.mock import patch
 
 import gymnasium as gym
 import pytest
-from support.free_port import free_port
 from support.openenv_run import serving
+from support.warm import free_port
 from sybil import Document, Example
 from sybil.evaluators.doctest import DocTestEvaluator
 from sybil.evaluators.python import PythonEvaluator

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from support import openenv_run, warm
-from support.free_port import free_port
+from support.warm import free_port
 
 from gym_trl.testing import save_tiny
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parent / "support" / "on_any_gymnasium.py"
+SCRIPT = Path(__file__).parent / "on_any_gymnasium.py"
 
 
 @pytest.mark.slow

@@ -3,9 +3,9 @@
 import re
 
 import pytest
-from support.faulty import Planted
-from support.planted import PLANTED
-from support.sound_spaces import SOUND, Sound
+from check.faulty import Planted
+from check.planted import PLANTED
+from check.sound_spaces import SOUND, Sound
 
 from gym_trl.check import CHECKS, Report, check
 

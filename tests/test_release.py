@@ -5,7 +5,7 @@ import sys
 import tomllib
 
 import pytest
-from support import release
+import release
 
 PROJECT = tomllib.loads((release.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 

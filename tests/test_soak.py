@@ -67,7 +67,7 @@ def test_rollouts_leave_nothing_behind_also_where_episodes_fail(executor, rollou
             play(pool, number * size, size)
         after = held()
     episodes = rollouts * size
-    print(executor, episodes, "episodes:", {name: after[name] - before[name] for name in before})  # noqa: T201
+    print(executor, episodes, "episodes:", {name: after[name] - before[name] for name in before})
     assert after["files"] <= before["files"]
     assert after["threads"] <= before["threads"]
     # An episode that left anything would leave an object and tens of blocks; instances in use differ a little.

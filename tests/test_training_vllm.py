@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from engines.vllm_double import VLLMDouble
 from support import vllm_run
 from support.fused_game import FILES, lines, summary
-from support.vllm_double import VLLMDouble
 
 from gym_trl.setting import Setting
 from gym_trl.testing import save_tiny

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, strategies as st
-from support.free_port import free_port
+from support.warm import free_port
 
 from gym_trl.errors import ConfigError
 from gym_trl.integrations.legacy_rollout import legacy_rollout_func

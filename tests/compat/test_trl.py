@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 
 import pytest
+from engines.vllm_double import VLLMDouble
 from support import warm
-from support.e2b_double import E2BDouble
-from support.vllm_double import VLLMDouble
 
+from compat.e2b_double import E2BDouble
 from gym_trl.errors import ConfigError, EngineError
 from gym_trl.integrations.code_agent import (
     CodeAgentEnvironment,

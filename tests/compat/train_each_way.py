@@ -19,7 +19,7 @@ os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 import requests
 import torch
 from datasets import Dataset
-from support.free_port import free_port
+from support.warm import free_port
 from trl import GRPOConfig, GRPOTrainer
 
 import gym_trl.integrations.trl_env as ours

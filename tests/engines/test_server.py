@@ -13,8 +13,8 @@ from pathlib import Path
 
 import gymnasium as gym
 import pytest
-from support.vllm_double import CHAT, LOGPROB, VLLMDouble, guess
 
+from engines.vllm_double import CHAT, LOGPROB, VLLMDouble, guess
 from gym_trl.engines import server
 from gym_trl.engines.server import ServerEngine
 from gym_trl.errors import ConfigError, EngineError
@@ -162,7 +162,7 @@ def test_every_request_says_all_of_how_it_is_sampled(stack):
 
 
 def test_an_answer_that_is_cut_says_so_and_a_logprob_that_is_no_number_is_none(stack, monkeypatch):
-    monkeypatch.setattr("support.vllm_double.LOGPROB", math.nan)
+    monkeypatch.setattr("engines.vllm_double.LOGPROB", math.nan)
     (completion,) = sample(engine(double(stack)), [request(max_tokens=2)])
     assert completion == Completion("0-1", [0, 1], [None, None], FinishReason.LENGTH)
 

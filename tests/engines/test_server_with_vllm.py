@@ -12,8 +12,8 @@ import gymnasium as gym
 import pytest
 import torch
 from support import vllm_cpu, vllm_run
-from support.vllm_serve import CONTEXT, TRL, Server
 
+from engines.vllm_serve import CONTEXT, TRL, Server
 from gym_trl.chat import Chat
 from gym_trl.engines.server import ServerEngine
 from gym_trl.errors import EngineError

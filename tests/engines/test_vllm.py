@@ -14,8 +14,8 @@ import gymnasium as gym
 import pytest
 import torch
 from support import vllm_cpu
-from support.talk import Model, SlowPool, lockstep
 
+from engines.talk import Model, SlowPool, lockstep
 from gym_trl.chat import Chat
 from gym_trl.engines.vllm import VLLMEngine, context_length
 from gym_trl.errors import ConfigError, EngineError

@@ -12,7 +12,7 @@ import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 from support import openenv_run
-from support.free_port import free_port
+from support.warm import free_port
 
 from gym_trl.errors import ConfigError, ModelFaultError, caused_by_model
 from gym_trl.integrations.openenv import EchoAction, EchoEnv, EnvClient, TextArenaEnv

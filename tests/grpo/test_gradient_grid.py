@@ -5,9 +5,10 @@ import re
 from pathlib import Path
 
 import pytest
-from support import gradient_grid as grid, losses_by_hand, training_ways
-from support.training_ways import WAYS
+from support import warm
 from trl import GRPOConfig
+
+from grpo import gradient_grid as grid, losses_by_hand
 
 pytestmark = pytest.mark.timeout(600)
 SCRIPT = Path(grid.__file__)
@@ -60,17 +61,15 @@ SPREAD = [
     ("dapo", "failing", "stock"),
     ("dapo", "credit", "stock"),
 ]
-SOME = "one process, some cells"
+SOME, ALL, TWO = "one process, some cells", "one process", "two processes"
 
 
-@pytest.fixture(scope="module", params=[SOME, pytest.param("one process", marks=pytest.mark.slow), WAYS[1]])
+@pytest.fixture(scope="module", params=[SOME, *(pytest.param(way, marks=pytest.mark.slow) for way in (ALL, TWO))])
 def found(request, tmp_path_factory):
     """Return each cell with what each process has found; on two processes of six rows, a group straddles them."""
-    way, cells = request.param, EVERYWHERE
-    if way in (SOME, WAYS[0]):
-        way, cells = WAYS[0], SPREAD if way == SOME else ALONE
-    folder, words = tmp_path_factory.mktemp("grid"), json.dumps(cells)
-    reports = training_ways.run(way, SCRIPT, folder, words, timeout=500)
+    cells, processes = {SOME: (SPREAD, 1), ALL: (ALONE, 1), TWO: (EVERYWHERE, 2)}[request.param]
+    folder = tmp_path_factory.mktemp("grid")
+    reports = warm.run_ranks(SCRIPT, folder, json.dumps(cells), processes=processes, timeout=500)
     return {cell: [report["cells"][", ".join(cell)] for report in reports] for cell in cells}
 
 

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
-from support import failing_trainings, warm
-from support.failing_trainings import FEATURES, PLACES
+from support import warm
 from support.lanes import examples
+
+from grpo import failing_trainings
+from grpo.failing_trainings import FEATURES, PLACES
 
 ERRORS = (RuntimeError, KeyboardInterrupt)
 FAILING = st.tuples(st.sampled_from(sorted(FEATURES)), st.sampled_from(PLACES), st.sampled_from(ERRORS), st.booleans())
@@ -48,7 +50,7 @@ from pathlib import Path
 from gym_trl.training import _grpo_config, choose
 
 _grpo_config(Path("run"), choose("TrlEnv/Echo-v0"), vllm=None, seed=0)
-from support import failing_trainings
+from grpo import failing_trainings
 
 assert not failing_trainings.ours(failing_trainings.attributes())
 """

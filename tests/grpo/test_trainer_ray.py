@@ -16,9 +16,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from engines.vllm_serve import TRL, Server
 from support import vllm_cpu
-from support.free_port import free_port
-from support.vllm_serve import TRL, Server
+from support.warm import free_port
 
 SCRIPT = Path(__file__).parent / "train_on_cluster.py"
 LOST_IN = 1
@@ -175,10 +175,10 @@ def test_two_machines_two_servers_and_two_processes_train_together(played):
     ranks, tokens = played
     where = [[machines(row) for row in rows(ranks, step)] for step in range(STEPS)]
     errors = [[row["error"] for row in rows(ranks, step) if is_lost(row)] for step in range(STEPS)]
-    print(f"tokens of the servers: {tokens}")  # noqa: T201 -- -rP
+    print(f"tokens of the servers: {tokens}")
     for step in range(STEPS):
         counted = {name: sum(found == {name} for found in where[step]) for name in ("first", "second")}
-        print(f"step {step}: episodes {counted}, lost {len(errors[step])}")  # noqa: T201
+        print(f"step {step}: episodes {counted}, lost {len(errors[step])}")
     assert min(tokens) > 0
     for rank in (0, 1):
         for step in range(LOST_IN):

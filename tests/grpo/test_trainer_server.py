@@ -12,8 +12,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from engines.vllm_double import VLLMDouble
 from support import warm
-from support.vllm_double import VLLMDouble
 
 from gym_trl.engines.server import ServerEngine
 from gym_trl.errors import EngineError

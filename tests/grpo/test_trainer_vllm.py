@@ -44,7 +44,7 @@ class TestTraining:
         key = "sampling/importance_sampling_ratio"
         steps = [entry for entry in awake["logs"] if f"{key}/mean" in entry]
         for step, entry in enumerate(steps, start=1):
-            print(step, *(f"{what} {entry[f'{key}/{what}']:.7f}" for what in ("min", "mean", "max")))  # noqa: T201 -- -rP
+            print(step, *(f"{what} {entry[f'{key}/{what}']:.7f}" for what in ("min", "mean", "max")))
         assert len(steps) == STEPS
         for entry in steps:
             assert entry[f"{key}/mean"] == pytest.approx(1.0, abs=1e-3)

@@ -60,7 +60,7 @@ def test_every_rollout_samples_from_the_weights_of_its_step(pair):
 def test_the_importance_ratio_stays_at_one(pair):
     key = "sampling/importance_sampling_ratio/mean"
     ratios = [entry[key] for entry in pair[0]["logs"] if key in entry]
-    print(*(f"{ratio:.7f}" for ratio in ratios))  # noqa: T201 -- -rP
+    print(*(f"{ratio:.7f}" for ratio in ratios))
     assert ratios == pytest.approx([1.0] * 5, abs=1e-3)
 
 

@@ -12,10 +12,9 @@ import pytest
 import torch
 from datasets import Dataset
 from support import tiny_trainer
-from support.gradient_grid import Ragged, RaggedGame
-from support.law_4 import difference
 from trl import GRPOTrainer
 
+from grpo.gradient_grid import Ragged, RaggedGame
 from gym_trl import GymGRPOTrainer, StopReason, env_reward
 from gym_trl.errors import ChatTemplateError, ConfigError, InfrastructureError
 from gym_trl.grpo import curriculum
@@ -136,7 +135,7 @@ def test_logprobs_are_those_of_the_model_in_training(name: str, grpo: Any, tmp_p
     recorder = Recorder(env, **options)
     trainer = recorder.trainer(tmp_path, kind, grpo={"max_steps": 1, "learning_rate": 0.0, **grpo})
     trainer.train()
-    assert difference(trainer.model, recorder.rollouts[0].episodes, **grpo) < 1e-4
+    assert tiny_trainer.logprob_difference(trainer.model, recorder.rollouts[0].episodes, **grpo) < 1e-4
 
 
 @pytest.mark.parametrize("name", ["plain", "credit", "history", "resampled", "seats"])

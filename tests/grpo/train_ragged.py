@@ -10,7 +10,8 @@ import warnings
 from pathlib import Path
 
 from support import tiny_trainer
-from support.gradient_grid import Ragged, RaggedGame
+
+from grpo.gradient_grid import Ragged, RaggedGame
 
 
 def much(episode, **_):

@@ -12,7 +12,6 @@ from functools import wraps
 from pathlib import Path
 
 from support import tiny_trainer, vllm_cpu
-from support.law_4 import difference
 from transformers import Qwen2ForCausalLM
 
 
@@ -106,8 +105,8 @@ def main(folder: Path, options):
         rollouts.append(
             {
                 "split": "train" if trainer.model.training else "eval",
-                "difference": difference(trainer.model, columns["episode"]),
-                "difference_to_first": difference(first, columns["episode"]),
+                "difference": tiny_trainer.logprob_difference(trainer.model, columns["episode"]),
+                "difference_to_first": tiny_trainer.logprob_difference(first, columns["episode"]),
                 "unfinished": trainer.vllm_generation.llm.llm_engine.get_num_unfinished_requests(),
                 **tiny_trainer.columns_of(columns["episode"]),
             }

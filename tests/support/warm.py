@@ -7,13 +7,12 @@ import gc
 import json
 import os
 import runpy
+import socket
 import subprocess
 import sys
 import tempfile
 from multiprocessing import get_context
 from pathlib import Path
-
-from support.free_port import free_port
 
 IMPORTED = ["datasets", "torch", "transformers", "trl.trainer.grpo_trainer"]
 
@@ -23,6 +22,13 @@ WHEN_IMPORTED = {
     "TORCHDYNAMO_DISABLE": "1",  # for vLLM, which TRL imports where it is installed: see vllm_cpu.SETTINGS
 }
 """Variables that are read by what is imported, and are therefore those of every script."""
+
+
+def free_port() -> int:
+    """Return a port of loopback that was free a moment ago; use it soon."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+    return port
 
 
 def run(*command, env=None, timeout=200):

@@ -11,9 +11,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
+from check.sound_spaces import Aim, Click, Lock, Make, Whole
+from check.sound_text import Catch, Errand, Higher, Price, Reverse, Signs, Sum
 from gym_trl.spaces import AnyText
-from support.sound_spaces import Aim, Click, Lock, Make, Whole
-from support.sound_text import Catch, Errand, Higher, Price, Reverse, Signs, Sum
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Planted faults

@@ -15,12 +15,12 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
-from support import escapes
-from support.escapes import ATTACKS, Attack, World, attempt, attempt_outside
 
 from gym_trl.errors import ConfigError
 from gym_trl.sandbox import Sandbox, SandboxLimits, bubblewrap_problem
 from gym_trl.sandbox.system_calls import MACHINES, NEW, NEW_ALLOWED, denied_calls, seccomp_filter
+from sandbox import escapes
+from sandbox.escapes import ATTACKS, Attack, World, attempt, attempt_outside
 
 pytestmark = pytest.mark.needs(package="bubblewrap")
 

@@ -8,8 +8,9 @@ from functools import partial
 
 import numpy as np
 from gymnasium import spaces
+from support.seat_games import Observed
 
-from support.faulty import (
+from check.faulty import (
     ClosesOnce,
     CostsTries,
     CostsTurns,
@@ -42,9 +43,8 @@ from support.faulty import (
     with_info,
     with_reward,
 )
-from support.seat_games import Observed
-from support.sound_spaces import Aim, Bits, Click, Flip, Lock, Picture, Steer, Whole
-from support.sound_text import Catch, Coin, Fuse, Higher, Hundreds, Lift, Price, Reverse, Signs, Strictly, Sum, Walker
+from check.sound_spaces import Aim, Bits, Click, Flip, Lock, Picture, Steer, Whole
+from check.sound_text import Catch, Coin, Fuse, Higher, Hundreds, Lift, Price, Reverse, Signs, Strictly, Sum, Walker
 
 PLANTED = [
     Planted("interface", "an argument has no default", Sized, "needs an argument in env_kwargs: size"),

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 from datasets import Dataset
+from support import tiny_trainer
 from transformers import TrainerCallback
 from trl import GRPOTrainer
 
 from gym_trl import GymGRPOTrainer, env_reward
-from support import tiny_trainer
 
 BATCHES: dict[str, Any] = {
     "per_device_train_batch_size": 2,

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
-
 from support.seat_games import HighCard, Observed
-from support.sound_text import (
+
+from check.sound_text import (
     Catch,
     Coin,
     Dark,

@@ -23,16 +23,17 @@ import torch
 import trl
 from accelerate.utils import gather_object
 from peft import LoraConfig, get_peft_model
+from support import tiny_trainer
 from transformers import TrainerCallback
 from trl import GRPOTrainer
 
+from grpo import losses_by_hand as by_hand
 from gym_trl import GymGRPOTrainer, GymSpec, last_turns, notes
 from gym_trl.engines.protocol import Engine
 from gym_trl.errors import ConfigError
 from gym_trl.grpo import rollout_func
 from gym_trl.spaces import AnyText
 from gym_trl.testing import tiny_model, tiny_tokenizer
-from support import losses_by_hand as by_hand, tiny_trainer
 
 RANK, PROCESSES = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 GROUPS, SIZE = 3, 4

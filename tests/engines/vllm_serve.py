@@ -7,9 +7,8 @@ import sys
 import time
 
 import httpx
-
 from support import vllm_cpu
-from support.free_port import free_port
+from support.warm import free_port
 
 CONTEXT = 512
 SLOTS = 128

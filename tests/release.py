@@ -1,6 +1,6 @@
 """Building of what is released, and its trial in empty environments; `make release` runs it.
 
-    python -m support.release [FOLDER] [--train]
+    python tests/release.py [FOLDER] [--train]
 
 The sdist and the wheel are built into the folder (``dist``), their README is checked as an index shows it; the wheel
 is installed by itself for every Python from 3.11 on that is found in PATH or by pyenv. With ``--train`` its extra
@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 OLDEST, NEWEST = 11, 14
 TRIAL = """
 import gymnasium as gym
