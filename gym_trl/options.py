@@ -41,8 +41,8 @@ _NEVER_NONE = ("num_tasks", "num_eval_tasks", "seed", "resample_dead_groups", "i
 def check_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return arguments with functions in place of their names, after a check of each.
 
-    >>> check_options({"turn_limit": 8, "success": "math:isfinite"})
-    {'turn_limit': 8, 'success': <built-in function isfinite>}
+    >>> check_options({"turn_limit": 8, "history": 3, "success": "math:isfinite"})
+    {'turn_limit': 8, 'history': 3, 'success': <built-in function isfinite>}
     >>> check_options({"seats": "selves"})
     Traceback (most recent call last):
         ...
