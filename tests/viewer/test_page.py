@@ -1,4 +1,4 @@
-"""What the page has of a run, and the file that it is."""
+"""The page of a run, which is one file."""
 
 import json
 import re

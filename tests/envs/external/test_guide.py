@@ -1,4 +1,4 @@
-"""What the guides say of other libraries' environments is true."""
+"""The guides describe other libraries' environments as they are."""
 
 import re
 import sys
