@@ -4,14 +4,14 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 import gymnasium as gym
-import numpy as np
 
 from gym_trl.envs.external.minigrid import describe, is_minigrid
 from gym_trl.errors import ConfigError, NotTextError
 from gym_trl.spaces import AnyText, holds_text
 from gym_trl.text.discovery import action_names, field_names, marks
 from gym_trl.text.spaces import check, check_actions, explain, parse, render
-from gym_trl.wrappers.base import Reset, Step, TextWrapper, instructions_of, text_of
+from gym_trl.wrappers.admissible_actions import listed_actions
+from gym_trl.wrappers.base import Reset, Step, TextWrapper, instructions_of, layers_of, text_of
 
 Observe: TypeAlias = Callable[[Any, dict[str, Any]], str] | Literal["render"]
 """Function ``(observation, info) -> str``, or ``"render"``."""
@@ -128,7 +128,7 @@ class TextAction(TextWrapper):
     Action names come from the environment (``action_names`` in ``gym_trl.text.discovery``); numbers work as well.
     Actions of other spaces are written as numbers or as JSON (``gym_trl.text.spaces``). A text that is not an action
     does not reach the environment: the observation explains the valid actions, and ``info["action_valid"]`` is false.
-    If ``info`` has an ``action_mask``, ``info["admissible_actions"]`` lists the names.
+    If ``info`` says which actions are allowed, ``info["admissible_actions"]`` lists them as texts.
 
     Args:
         env: Environment whose observations are text.
@@ -172,10 +172,8 @@ class TextAction(TextWrapper):
         return observation, reward, terminated, truncated, self._named({"action_valid": True, **info})
 
     def _named(self, info: dict[str, Any]) -> dict[str, Any]:
-        mask = info.get("action_mask")
-        if mask is None or "admissible_actions" in info or len(self.names) != np.size(mask):
-            return info
-        return {**info, "admissible_actions": [name for name, allowed in zip(self.names, mask, strict=True) if allowed]}
+        listed = listed_actions(self.env, info)
+        return info if listed is None else {**info, "admissible_actions": listed}
 
 
 def changed_by(env: gym.Env[Any, Any]) -> str:
@@ -184,11 +182,10 @@ def changed_by(env: gym.Env[Any, Any]) -> str:
     >>> changed_by(gym.make("FrozenLake-v1")), changed_by(gym.wrappers.FlattenObservation(gym.make("FrozenLake-v1")))
     ('', 'FlattenObservation')
     """
-    while isinstance(env, gym.Wrapper):
-        space, inside = env.observation_space, env.env.observation_space
+    for layer in layers_of(env)[:-1]:
+        space, inside = layer.observation_space, layer.env.observation_space
         # A property may make the space anew each time; then equal spaces are taken for the same.
-        same = space is inside or (space == inside and inside is not env.env.observation_space)
-        if isinstance(env, gym.ObservationWrapper) or not same:
-            return type(env).__name__
-        env = env.env
+        same = space is inside or (space == inside and inside is not layer.env.observation_space)
+        if isinstance(layer, gym.ObservationWrapper) or not same:
+            return type(layer).__name__
     return ""

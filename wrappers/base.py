@@ -108,27 +108,27 @@ def attribute_of(env: gym.Env[Any, Any], name: str, default: Any = None) -> Any:
     >>> attribute_of(gym.make("TrlEnv/GuessNumber-v0"), "high"), attribute_of(gym.make("FrozenLake-v1"), "high", 0)
     (50, 0)
     """
-    # A property such as instructions may ask the layers inside in turn, so it is read once.
-    while (found := getattr(env, name, _MISSING)) is _MISSING and isinstance(env, gym.Wrapper):
-        env = env.env
-    return default if found is _MISSING else found
+    for layer in layers_of(env):
+        if (found := getattr(layer, name, _MISSING)) is not _MISSING:
+            return found
+    return default
 
 
 def layers_of(env: gym.Env[Any, Any]) -> list[Any]:
-    """Return an environment and its wrappers, from the innermost.
+    """Return the wrappers of an environment, from the outermost, and the environment itself.
 
     >>> [type(layer).__name__ for layer in layers_of(gym.make("FrozenLake-v1"))]
-    ['FrozenLakeEnv', 'PassiveEnvChecker', 'OrderEnforcing', 'TimeLimit']
+    ['TimeLimit', 'OrderEnforcing', 'PassiveEnvChecker', 'FrozenLakeEnv']
     """
     layers: list[Any] = [env]
     while isinstance(layers[-1], gym.Wrapper):
         layers.append(layers[-1].env)
-    return layers[::-1]
+    return layers
 
 
 def layer_of(env: gym.Env[Any, Any], kind: type[_Layer]) -> _Layer | None:
     """Return the outermost layer of an environment that is of a class; ``None`` if there is none."""
-    return next((layer for layer in reversed(layers_of(env)) if isinstance(layer, kind)), None)
+    return next((layer for layer in layers_of(env) if isinstance(layer, kind)), None)
 
 
 def instructions_of(env: gym.Env[Any, Any]) -> str:

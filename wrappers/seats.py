@@ -65,7 +65,7 @@ class Seats(TextWrapper):
                 f"{env} has one seat: an environment of several has the attribute num_seats, info['to_move'] and "
                 "info['payoffs'] (see gym_trl.wrappers.seats)"
             )
-        as_it_is = all(type(layer).__module__ == "gymnasium.wrappers.common" for layer in layers_of(env)[1:])
+        as_it_is = all(type(layer).__module__ == "gymnasium.wrappers.common" for layer in layers_of(env)[:-1])
         self._observe = attribute_of(env, "observe") if as_it_is else None
         self._next = self._turns = 0
         self._paid: list[float] = []

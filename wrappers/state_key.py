@@ -70,11 +70,11 @@ class StateKey(TextWrapper):
     def begin(self, observation: Any, info: dict[str, Any]) -> Reset:
         """Choose how states are named in this episode."""
         layers = layers_of(self.env)
-        self._owner = next((layer for layer in reversed(layers) if hasattr(layer, "state_key")), None)
+        self._owner = next((layer for layer in layers if hasattr(layer, "state_key")), None)
         self._toy = self._owner is None and type(self.unwrapped).__module__.startswith("gymnasium.envs.toy_text.")
         markov = self._toy or (self._owner is not None and bool(self.env.metadata.get("markov_state_key")))
-        self.markov_state_key = markov and all(map(_is_known, layers[1:]))
-        self._layers = [layer for layer in layers[::-1] if isinstance(layer, TextWrapper)]
+        self.markov_state_key = markov and all(map(_is_known, layers[:-1]))
+        self._layers = [layer for layer in layers if isinstance(layer, TextWrapper)]
         shaped = any(isinstance(layer, PotentialShaping) for layer in layers)
         self._has_place = not shaped and not loss_return_of(self.env, turns=0)
         task = "any" if self._toy else getattr(self.unwrapped, "task_key", None)

@@ -17,7 +17,7 @@ from typing import Any
 import gymnasium as gym
 
 from gym_trl.errors import ConfigError, check_counts
-from gym_trl.wrappers.base import Reset, Step, TextWrapper
+from gym_trl.wrappers.base import Reset, Step, TextWrapper, layers_of
 
 _GYMNASIUM = {  # the lowest reward of a step, and of a loss
     "FrozenLakeEnv": (0.0, 0.0),
@@ -79,14 +79,12 @@ def limits_of(env: gym.Env[Any, Any]) -> list[float]:
     A layer limits turns by the attribute ``turns_left``; so does Gymnasium's ``TimeLimit``.
     """
     limits: list[float] = []
-    while True:
-        if isinstance(env, gym.wrappers.TimeLimit):
-            limits.append(float(env._max_episode_steps - (env._elapsed_steps or 0)))
-        elif isinstance(left := getattr(env, "turns_left", None), int | float):
+    for layer in layers_of(env):
+        if isinstance(layer, gym.wrappers.TimeLimit):
+            limits.append(float(layer._max_episode_steps - (layer._elapsed_steps or 0)))
+        elif isinstance(left := getattr(layer, "turns_left", None), int | float):
             limits.append(float(left))
-        if not isinstance(env, gym.Wrapper):
-            return [left for left in limits if math.isfinite(left)]
-        env = env.env
+    return [left for left in limits if math.isfinite(left)]
 
 
 def loss_return_of(env: Any, turns: float | None = None) -> float | None:
