@@ -64,6 +64,17 @@ def tokenizer_of(trainer: Any) -> Any:
     return getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
 
 
+def render(trainer: Any, prompt: Any) -> str:
+    """Return a prompt as text: messages as the trainer's chat template renders them."""
+    if isinstance(prompt, str):
+        return prompt
+    options = {"chat_template": trainer.chat_template, **trainer.chat_template_kwargs}
+    rendered = trainer.processing_class.apply_chat_template(
+        prompt, tokenize=False, add_generation_prompt=True, **options
+    )
+    return str(rendered)
+
+
 def sharding(trainer: Any) -> str | None:
     """Return the name of what shards the weights over processes during generation, or ``None``."""
     if getattr(trainer, "is_fsdp_enabled", False):

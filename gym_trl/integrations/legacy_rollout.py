@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from gym_trl.errors import ConfigError, described
 from gym_trl.grpo.trainer_engine import SAMPLING, Stops, trainer_engine
-from gym_trl.grpo.trl_versions import tokenizer_of
+from gym_trl.grpo.trl_versions import render, tokenizer_of
 from gym_trl.integrations.sample_all import sample_all
 from gym_trl.seeding import derive_seed
 from gym_trl.types import Request
@@ -46,7 +46,7 @@ def legacy_rollout_func(rollout_func: LegacyRolloutFunc, *, generate_url: str | 
         size = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
         first = trainer.accelerator.process_index * len(prompts)
         groups = sorted({row // size for row in range(first, first + len(prompts))})
-        asked = [_render(prompts[max(group * size - first, 0)], trainer) for group in groups]
+        asked = [render(trainer, prompts[max(group * size - first, 0)]) for group in groups]
         args = copy.copy(trainer.args)
         args.num_generations = size
         with _generating(trainer, generate_url):
@@ -69,15 +69,6 @@ def legacy_rollout_func(rollout_func: LegacyRolloutFunc, *, generate_url: str | 
         return rows
 
     return play
-
-
-def _render(prompt: Any, trainer: Any) -> str:
-    if isinstance(prompt, str):
-        return prompt
-    options = {"chat_template": trainer.chat_template, **trainer.chat_template_kwargs}
-    return str(
-        trainer.processing_class.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True, **options)
-    )
 
 
 @contextmanager

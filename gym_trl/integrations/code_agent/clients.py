@@ -204,11 +204,3 @@ def encode_prompt(tokenizer: Any, text: str) -> TokenIds:
     """Return the ids of a prompt with its control tokens and at most one beginning-of-sequence token."""
     has_bos = bool(tokenizer.bos_token) and text.startswith(str(tokenizer.bos_token))
     return list(tokenizer.encode(text, add_special_tokens=not has_bos))
-
-
-def render(tokenizer: Any, prompt: Any) -> str:
-    """Return a prompt as text; a list of messages is rendered with the chat template."""
-    if isinstance(prompt, str):
-        return prompt
-    messages = [{"role": message["role"], "content": message["content"]} for message in prompt]
-    return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))

@@ -14,14 +14,13 @@ from gym_trl.errors import ConfigError
 from gym_trl.executors.thread import ThreadPool
 from gym_trl.grpo.rollout_func import RolloutFunc
 from gym_trl.grpo.trainer_engine import SAMPLING, Stops
-from gym_trl.grpo.trl_versions import tokenizer_of
+from gym_trl.grpo.trl_versions import render, tokenizer_of
 from gym_trl.integrations.code_agent.clients import (
     CALLS,
     Client,
     TrainerClient,
     VLLMClientGenerationConfig,
     encode_prompt,
-    render,
 )
 from gym_trl.integrations.code_agent.executers import Batches, Session, SessionExecuter
 from gym_trl.rollout import Limits, rollout, run
@@ -61,7 +60,7 @@ class Environment(ABC):
         sampling = {name: getattr(trainer.args, name) for name in SAMPLING}
         # The trainer has repeated each prompt, so n is 1.
         config = VLLMClientGenerationConfig(n=1, max_tokens=trainer.args.max_completion_length, **sampling)
-        texts = [render(tokenizer, prompt) for prompt in prompts]
+        texts = [render(trainer, prompt) for prompt in prompts]
         completions = self.generate(client, config, list(texts))
         if len(completions) != len(prompts):
             name = type(self).__name__
@@ -183,7 +182,7 @@ class CodeAgentEnvironment(Environment):
         pool = self._pool()
         play = RolloutFunc(pool, assign=lambda split, number: Task(_ENV_ID, number % 2**31), chat=_CodeChat(self))
         weakref.finalize(play, pool.close)
-        return lambda prompts, trainer: play([render(self.tokenizer, prompt) for prompt in prompts], trainer)
+        return lambda prompts, trainer: play([render(trainer, prompt) for prompt in prompts], trainer)
 
     def _pool(self) -> ThreadPool:
         # An executer with only execute is called by one thread at a time, with the waiting programs of all threads.
