@@ -28,6 +28,7 @@ from gym_trl.wrappers import (
     Tools,
     TurnLimit,
 )
+from gym_trl.wrappers.mcp_server import MCPServer
 from gym_trl.wrappers.state_key import as_text_key
 
 
@@ -212,7 +213,7 @@ def test_a_wrapper_hides_the_place_if_there_are_several_limits_or_an_end_by_one_
     [
         (ParseAction, True),
         (lambda env: Tools(env, [max_of]), True),
-        (lambda env: Tools(env, ["mcp:python"]), False),
+        (lambda env: Tools(env, [MCPServer("python")]), False),
         (lambda env: Opponent(KuhnPoker(), lambda seed: lambda seen: "pass"), False),
         (lambda env: Opponent(KuhnPoker()), True),
         (lambda env: gym.wrappers.TransformReward(env, float), True),

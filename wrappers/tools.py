@@ -3,7 +3,6 @@
 import inspect
 import json
 import re
-import shlex
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, TypeAlias, Union, get_args, get_origin, get_type_hints
@@ -23,7 +22,7 @@ _PYTHON = {"integer": int, "number": float, "string": str, "boolean": bool, "arr
 """Type of each kind of JSON value."""
 _ARGUMENT = re.compile(r"^\s+\*{0,2}(\w+)\s*(?:\([^)]*\))?:\s*(.+)$")
 Source: TypeAlias = Callable[..., Any] | str | MCPServer
-"""Function, MCP server, or the name of either."""
+"""Function, its name, or a server of tools."""
 
 
 class Tool(NamedTuple):
@@ -72,8 +71,8 @@ class Tools(TextWrapper):
     Args:
         env: Environment whose observations and actions are text.
         tools: Functions with JSON-serializable arguments and results; their names ``"package.module:function"``, which
-            can be stored in a spec as JSON; and Model Context Protocol servers, as ``MCPServer`` or as
-            ``"mcp:COMMAND ARGUMENTS"``. Functions are shared by all environments, so they must keep no state.
+            can be stored in a spec as JSON; and Model Context Protocol servers (``MCPServer``). Functions are shared by
+            all environments, so they must keep no state.
         max_calls: Maximum number of calls in an episode.
         max_length: Maximum characters of a result that are shown.
 
@@ -101,9 +100,6 @@ class Tools(TextWrapper):
         for source in tools:
             if isinstance(source, MCPServer):
                 self._servers.append(source)
-            elif isinstance(source, str) and source.startswith("mcp:"):
-                command, *args = shlex.split(source.removeprefix("mcp:")) or [""]
-                self._servers.append(MCPServer(command, args))
             else:
                 self._functions.append(function_tool(load_function(source)))
         _by_name(self._functions)

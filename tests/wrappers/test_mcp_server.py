@@ -2,7 +2,6 @@
 
 import gc
 import os
-import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -11,7 +10,6 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-from gymnasium.envs.registration import EnvSpec
 
 from gym_trl.envs.guess_number import GuessNumber
 from gym_trl.errors import InfrastructureError, MissingDependencyError
@@ -133,18 +131,9 @@ def test_a_call_that_hangs_is_given_up(script: str) -> None:
     env.close()
 
 
-def test_a_spec_in_json_names_the_server(script: str) -> None:
-    command = f"mcp:{shlex.quote(sys.executable)} {shlex.quote(script)}"
-    env: Any = Tools(gym.make("TrlEnv/GuessNumber-v0"), [command])
-    again: Any = gym.make(EnvSpec.from_json(env.spec.to_json()))
-    again.reset(seed=0)
-    assert call(again, "middle", '{"low": 1, "high": 50}') == "25"
-    again.close()
-
-
 def test_a_program_that_does_not_exist_and_a_missing_extra_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(FileNotFoundError, match="no-such-program"):
-        Tools(GuessNumber(), ["mcp:no-such-program"]).instructions  # noqa: B018 -- starts the server
+        Tools(GuessNumber(), [MCPServer("no-such-program")]).instructions  # noqa: B018 -- starts the server
     monkeypatch.setitem(sys.modules, "mcp", None)
     with pytest.raises(MissingDependencyError):
-        Tools(GuessNumber(), ["mcp:server"]).instructions  # noqa: B018
+        Tools(GuessNumber(), [MCPServer("server")]).instructions  # noqa: B018
