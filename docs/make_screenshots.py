@@ -15,7 +15,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from support.viewer_runs import chromium
+from viewer.chromium import chromium
 
 from gym_trl.viewer.page import write_page
 from gym_trl.viewer.run import Run

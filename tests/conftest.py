@@ -19,7 +19,7 @@ from gym_trl.testing.pretrained import pretrained_folder
 
 if TYPE_CHECKING:
     from support.chat_server import Answer, ChatServer
-    from support.viewer_runs import Look
+    from viewer.chromium import Look
 
 LONG = {
     "test_release.py",
@@ -131,7 +131,7 @@ def textworld_games(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def fuse(tmp_path: Path) -> Path:
-    """Return a file that a game of ``support.fused_game`` looks for."""
+    """Return a file that a game of ``fused_game`` looks for."""
     path = tmp_path / "fuse"
     path.touch()
     return path
@@ -140,7 +140,7 @@ def fuse(tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def look() -> "Iterator[Look]":
     """Provide one Chromium for all tests of a process."""
-    from support.viewer_runs import chromium
+    from viewer.chromium import chromium
 
     with chromium() as opened:
         yield opened

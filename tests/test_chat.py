@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from chat.conversations import Conversation, hold
 from chat.foreign_templates import SUITES, foreign, tokenizer_for
+from chat.templates import CHATML, TEMPLATES, encode, make_tokenizer
 from hypothesis import example, given, strategies as st
 from support.lanes import examples
-from support.templates import CHATML, TEMPLATES, encode, make_tokenizer
 
 from gym_trl.chat import Chat
 from gym_trl.errors import ChatTemplateError

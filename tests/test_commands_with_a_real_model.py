@@ -1,17 +1,19 @@
 """The commands with the pretrained model: ``train``, ``eval``, and the viewer with its tokens."""
 
+import io
 import json
 import re
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import pytest
 import transformers
 from support import warm
-from support.command_line import run_command_line
-from support.viewer_runs import Look
+from viewer.chromium import Look
 
 import gym_trl
+from gym_trl.cli import main
 from gym_trl.records import read_records
 from gym_trl.viewer.page import write_page
 
@@ -23,9 +25,9 @@ OWN_SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Fa
 
 def command(*arguments: str | Path) -> str:
     """Run a command to its end, and return what it printed."""
-    result = run_command_line([str(argument) for argument in arguments])
-    assert result.exit_code == 0, result.output
-    return result.stdout
+    with redirect_stdout(io.StringIO()) as printed:
+        assert main([str(argument) for argument in arguments]) == 0
+    return printed.getvalue()
 
 
 @pytest.fixture(scope="session")

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import tokenizers
 import transformers
+from chat.templates import ADDED, CHATML, SPECIAL, TEMPLATES
 from hypothesis import example, given, strategies as st
 from support.lanes import examples
-from support.templates import ADDED, CHATML, SPECIAL, TEMPLATES
 
 from gym_trl.chat import Chat
 from gym_trl.errors import ChatTemplateError

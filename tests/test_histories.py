@@ -4,11 +4,11 @@ import asyncio
 from functools import cache
 from typing import Any
 
+import gymnasium as gym
 import pytest
+from chat.templates import TEMPLATES, WANTS_PARTS, make_tokenizer
 from hypothesis import given, strategies as st
 from support.lanes import examples
-from support.plays import RULES, Counts
-from support.templates import TEMPLATES, WANTS_PARTS, make_tokenizer
 
 from gym_trl.chat import Chat
 from gym_trl.engines.scripted import ScriptedEngine
@@ -21,6 +21,29 @@ from gym_trl.testing import ByteChat
 from gym_trl.types import Message, StopReason, Task
 
 CHAT = ByteChat()
+RULES = "Count."
+
+
+class Counts(gym.Env[str, str]):
+    """Environment of some turns that says the number of the turn, and is won in the last one."""
+
+    observation_space = gym.spaces.Text(10**6)
+    action_space = gym.spaces.Text(10**6)
+    instructions = RULES
+    declares_success = True
+
+    def __init__(self, turns: int, filler: str = "") -> None:
+        self._turns, self._filler = turns, filler
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._step = 0
+        return f"o0{self._filler}", {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self._step += 1
+        over = self._step == self._turns
+        return f"o{self._step}{self._filler}", float(over), over, False, {"success": True} if over else {}
 
 
 def play(

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
-from support.command_line import Result, run_command_line
 from support.lanes import examples
 
+from gym_trl.cli import main
 from gym_trl.errors import GymTRLError, UntrustedError
 from gym_trl.evaluation import evaluate
 from gym_trl.records import read_records
@@ -48,10 +48,6 @@ def write_run(folder: Path, **fields: Any) -> Path:
     return folder
 
 
-def command(*words: object) -> Result:
-    return run_command_line([str(word) for word in words])
-
-
 @pytest.mark.parametrize("env", [*GAMES, *EXTERNAL, "FrozenLake-v1"])
 def test_registered_ids_with_numbers_are_used(env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Setting, "__post_init__", lambda self: None)  # some need packages
@@ -81,17 +77,20 @@ def test_texts_for_an_environment_that_may_reach_outside_are_refused(
 
 
 @pytest.mark.parametrize("fields", [{"env": "stranger:Game"}, {"success": "stranger:won"}, {"env": "x\x1b[2J:y"}])
-def test_a_command_imports_nothing_of_a_run(fields: dict[str, Any], mark: Path) -> None:
+def test_a_command_imports_nothing_of_a_run(
+    fields: dict[str, Any], mark: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_run(Path("run"), **fields)
-    refused = command("eval", "--model", "run", "--episodes", 2)
-    assert refused.exit_code == 2
-    assert refused.stderr.strip().isprintable()
-    assert "Loading" not in refused.output
+    capsys.readouterr()
+    assert main(["eval", "--model", "run", "--episodes", "2"]) == 2
+    out, err = capsys.readouterr()
+    assert err.strip().isprintable()
+    assert "Loading" not in out + err
     assert not mark.exists()
 
 
 def test_a_run_whose_id_is_repeated_is_used(mark: Path) -> None:
-    run = write_run(Path("run"), env="stranger.py:Game", success="stranger:won", action_format="plain")
+    run = write_run(Path("run"), env="stranger.py:Game", success="stranger:won", action_format="open")
     with pytest.raises(UntrustedError):
         evaluate(model=run, episodes=2)
     found = evaluate("stranger.py:Game", model=run, episodes=2, max_tokens_per_turn=2, references=())
@@ -106,7 +105,7 @@ def test_what_records_name_is_shown_and_not_used(mark: Path, tmp_path: Path) -> 
     first["spec"], second["task"]["env_id"] = {"success": "stranger:won", "observe": "stranger:won"}, "stranger:Game"
     file.write_text(f"{json.dumps(first)}\n{json.dumps(second)}\n", "utf-8")
     assert [one["task"]["env_id"] for one in read_records(file)] == [ECHO, "stranger:Game"]
-    assert command("view", "run").exit_code == 0
+    assert main(["view", "run"]) == 0
     assert not mark.exists()
 
 

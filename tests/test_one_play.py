@@ -11,8 +11,8 @@ from unittest.mock import patch
 
 import pytest
 from hypothesis import given, strategies as st
+from plays import CHAT, ENDINGS, GAMES, SPACES, WRAPPERS, Plan, Planned, Play, make_named, responses
 from support.lanes import examples
-from support.plays import CHAT, ENDINGS, GAMES, SPACES, WRAPPERS, Plan, Planned, Play, make_named, responses
 from support.seat_games import HighCard
 
 from gym_trl.envspec import EnvSpec

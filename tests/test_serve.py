@@ -1,15 +1,15 @@
 """The OpenEnv server of ``gym-trl serve``, with OpenEnv's own client."""
 
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import pytest
 from support import openenv_run
-from support.misbehaving import FAULTS
+from support.failing_env import FAULTS, FailingEnv
 
-from gym_trl.errors import ConfigError, InfrastructureError, ModelFaultError
+from gym_trl.cli import main
+from gym_trl.errors import ConfigError, InfrastructureError, ModelFaultError, caused_by_model
 from gym_trl.integrations.openenv import EnvClient
 from gym_trl.integrations.openenv.env import OpenEnv
 from gym_trl.integrations.openenv.server import make_app, serve
@@ -19,7 +19,6 @@ pytest.importorskip("openenv", reason="openenv is not installed: make test-full 
 pytestmark = [pytest.mark.needs(package="openenv"), pytest.mark.timeout(100)]
 
 make: Any = gym.make  # whose type knows only its own arguments
-MISBEHAVING = f"{Path(__file__).parent / 'support' / 'misbehaving.py'}:Misbehaving"
 
 
 def connect(url, **kwargs):
@@ -69,33 +68,46 @@ def test_a_token_that_cannot_be_sent_is_refused(token):
         make_app("TrlEnv/Echo-v0", token=token).build_middleware_stack()
 
 
+class Leaving(FailingEnv):
+    """Environment that ends the program when it is closed after a reset."""
+
+    begun = False
+
+    def reset(self, **given):
+        self.begun = True
+        return super().reset(**given)
+
+    def close(self):
+        if self.begun:
+            raise SystemExit(4)
+
+
 @pytest.fixture(scope="module")
-def misbehaving():
-    with openenv_run.serving(MISBEHAVING, "--env-kwargs", "fault=close") as url:
+def failing():
+    with openenv_run.serving(f"{__file__}:Leaving") as url:
         yield url
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_what_an_environment_raises_is_blamed_as_without_a_server_and_ends_no_other_session(misbehaving, fault):
-    honest, env = OpenEnv(misbehaving), OpenEnv(misbehaving)
+def test_what_an_environment_raises_is_blamed_as_without_a_server_and_ends_no_other_session(failing, fault):
+    honest, env = OpenEnv(failing), OpenEnv(failing)
     honest.reset(seed=0)
     env.reset(seed=0)
-    infrastructure = fault in ("interrupt", "disk", "lost", "cancelled")
-    with pytest.raises(InfrastructureError if infrastructure else ModelFaultError):
+    with pytest.raises(ModelFaultError if caused_by_model(FAULTS[fault]()) else InfrastructureError):
         env.step(fault)
-    assert honest.step("on")[0].startswith("did")
-    assert env.reset(seed=0)[0].startswith("did")
+    assert honest.step("go")[0] == "on"
+    assert env.reset(seed=0)[0] == "begin"
     honest.close()
     env.close()
 
 
-def test_web_pages_and_oversized_messages_are_refused(misbehaving):
+def test_web_pages_and_oversized_messages_are_refused(failing):
     from websockets.exceptions import ConnectionClosed, InvalidStatus
     from websockets.typing import Origin
 
-    with pytest.raises(InvalidStatus), connect(misbehaving, origin=Origin("https://example.org")):
+    with pytest.raises(InvalidStatus), connect(failing, origin=Origin("https://example.org")):
         pass
-    with connect(misbehaving) as one:
+    with connect(failing) as one:
         one.send("4" * (2**20 + 1))
         with pytest.raises(ConnectionClosed):
             one.recv(timeout=20)
@@ -105,6 +117,4 @@ def test_web_pages_and_oversized_messages_are_refused(misbehaving):
     "arguments", [["Nonesuch-v0"], ["TrlEnv/Echo-v0", "--env-kwargs", "turns=0"], ["TrlEnv/Echo-v0", "--host", "::"]]
 )
 def test_what_cannot_be_served_is_refused_before_a_socket_is_opened(arguments):
-    from support.command_line import run_command_line
-
-    assert run_command_line(["serve", *arguments]).exit_code == 2
+    assert main(["serve", *arguments]) == 2

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import fused_game
 import gymnasium as gym
 import pytest
 import torch
-from support import fused_game
-from support.fused_game import FILES, HERE, SMALL, learnt, lines, played, summary, train_fused
+from fused_game import FILES, HERE, SMALL, learnt, lines, played, summary, train_fused
 
 from gym_trl import training
 from gym_trl.errors import ConfigError
@@ -313,12 +313,10 @@ def test_a_run_with_functions_of_the_user_goes_on_with_them(tmp_path: Path) -> N
 
 def run_alone(folder: Path, *launcher: str, **given: Any) -> "subprocess.CompletedProcess[str]":
     """Train in processes of their own."""
-    code = (
-        f"from pathlib import Path\nfrom support.fused_game import *\ntrain_fused(Path({str(folder)!r}), **{given!r})\n"
-    )
+    code = f"from pathlib import Path\nfrom fused_game import *\ntrain_fused(Path({str(folder)!r}), **{given!r})\n"
     script = folder.with_suffix(".py")
     script.write_text(code + "from gym_trl.grpo.processes import leave_process_group\nleave_process_group()\n")
-    paths = [str(Path(fused_game.__file__).parents[1]), *sys.path]
+    paths = [str(Path(fused_game.__file__).parent), *sys.path]
     return subprocess.run(
         [sys.executable, *launcher, str(script)],
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)},

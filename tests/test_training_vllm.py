@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from engines.vllm_double import VLLMDouble
+from fused_game import FILES, lines, summary
 from support import vllm_run
-from support.fused_game import FILES, lines, summary
 
 from gym_trl.setting import Setting
 from gym_trl.testing import save_tiny

@@ -61,6 +61,14 @@ EXCEPTIONS: MappingProxyType[str, Callable[[], BaseException]] = MappingProxyTyp
 )
 """All kinds of exceptions that an environment or a policy may raise and that cost its episode only, by name."""
 
+FAULTS = {
+    **EXCEPTIONS,
+    "KeyboardInterrupt": KeyboardInterrupt,
+    "disk": lambda: OSError(28, "No space left on device"),
+    "lost": lambda: ConnectionResetError("lost"),
+}
+"""The same and more, which an action raises that is their name."""
+
 _RESULTS: dict[str, Any] = {
     "None": None,
     "nothing": (),
@@ -131,6 +139,8 @@ class FailingEnv(gym.Env[str, str]):
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take a turn; the second one is the last."""
+        if action in FAULTS:
+            raise FAULTS[action]()
         self._turn += 1
         if self.place == "step" and self._fails:
             failed: tuple[str, float, bool, bool, dict[str, Any]] = self._fail()  # which may be anything else

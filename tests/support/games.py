@@ -93,3 +93,13 @@ def mean_return(env: Any, make_policy: Callable[[int], Policy], instances: Itera
 def always(action: str) -> Callable[[int], Policy]:
     """Return the maker of a policy that repeats an action."""
     return lambda seed: lambda observation: action
+
+
+def guesses_made(env: Any) -> float:
+    """Return a potential that grows with every guess."""
+    return float(env.turns - env.turns_left)
+
+
+def middle(low: int, high: int) -> int:
+    """Return the middle of two integers."""
+    return (low + high) // 2

@@ -8,7 +8,7 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-from support.viewer_runs import Look, played, recorded, write_run
+from support.viewer_runs import played, recorded, write_run
 
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.executors.inline import InlinePool
@@ -18,6 +18,7 @@ from gym_trl.rollout import Limits, rollout, run
 from gym_trl.testing import ByteChat
 from gym_trl.types import StopReason, Task
 from gym_trl.viewer.page import write_page
+from viewer.chromium import Look
 
 pytestmark = pytest.mark.needs(package="chromium")
 

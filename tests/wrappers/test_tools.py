@@ -155,10 +155,10 @@ def test_the_model_is_told_what_there_is_with_schemas_of_the_arguments() -> None
 @pytest.mark.parametrize(
     "tools",
     [
-        "support.wrapper_arguments:middle",
+        "support.games:middle",
         [add, add],
         [3],
-        ["support.wrapper_arguments:nothing"],
+        ["support.games:nothing"],
         [lambda: 1],
         [lambda *rest: 1],
         [print],

@@ -174,7 +174,7 @@ def _contained(call: str, function: Callable[[], T]) -> T:
         return function()
     except BaseException as error:
         kind = ModelFaultError if caused_by_model(error) else InfrastructureError
-        raise kind(f"{kind.__name__}: {call} raised {described(error)}") from error
+        raise kind(_encodable(f"{kind.__name__}: {call} raised {described(error)}")) from error
 
 
 def _encodable(text: str) -> str:

@@ -179,28 +179,3 @@ def make_named(env_id: str) -> gym.Env[Any, Any]:
     plan, wrapping, turn_limit = json.loads(env_id)
     fields: Any = [tuple(one) if isinstance(one, list) else one for one in plan]
     return Play(lambda: Planned(Plan(*fields)), {"turn_limit": turn_limit, "wrappers": WRAPPERS[wrapping]}, ()).make()
-
-
-RULES = "Count."
-
-
-class Counts(gym.Env[str, str]):
-    """Environment of some turns that says the number of the turn, and is won in the last one."""
-
-    observation_space = gym.spaces.Text(10**6)
-    action_space = gym.spaces.Text(10**6)
-    instructions = RULES
-    declares_success = True
-
-    def __init__(self, turns: int, filler: str = "") -> None:
-        self._turns, self._filler = turns, filler
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        super().reset(seed=seed)
-        self._step = 0
-        return f"o0{self._filler}", {}
-
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        self._step += 1
-        over = self._step == self._turns
-        return f"o{self._step}{self._filler}", float(over), over, False, {"success": True} if over else {}
