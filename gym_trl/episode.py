@@ -257,6 +257,6 @@ class Episode:
 def reason_of(result: StepResult) -> StopReason:
     """Return why an environment has ended an episode; wrappers name theirs in ``info["stop_reason"]``."""
     named = result.info.get("stop_reason")
-    if isinstance(named, str) and named in (StopReason.INVALID, StopReason.TURN_LIMIT):
+    if isinstance(named, str) and named in list(StopReason) and StopReason(named).of_wrapper:
         return StopReason(named)
     return StopReason.ENDED if result.terminated else StopReason.TURN_LIMIT

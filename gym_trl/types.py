@@ -53,6 +53,11 @@ class StopReason(StrEnum):
         """True if the model's own doing ended the episode before the environment settled what it is worth."""
         return self in (StopReason.TOKEN_LIMIT, StopReason.INVALID, StopReason.CRASHED)
 
+    @property
+    def of_wrapper(self) -> bool:
+        """True if a wrapper that ends an episode may name it, in ``info["stop_reason"]``."""
+        return self in (StopReason.TURN_LIMIT, StopReason.INVALID)
+
 
 class FinishReason(StrEnum):
     """Reason why an engine stopped sampling."""
