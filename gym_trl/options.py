@@ -17,6 +17,7 @@ from gym_trl.registration import EnvSource, did_you_mean
 
 Function: TypeAlias = Callable[..., Any]
 ExecutorName: TypeAlias = Literal["inline", "thread", "process", "ray"]
+CreditName: TypeAlias = Literal["episode", "return_to_go", "pool"]
 Envs: TypeAlias = EnvSource | Sequence[Any] | Mapping[Any, Any]
 """One environment, several, or several with weights."""
 
@@ -29,7 +30,7 @@ _WORDS: dict[str, tuple[str, ...]] = {
     "success": ("info",),
     "history": ("notes", "rendered"),
     "executor": get_args(ExecutorName),
-    "credit": ("episode", "return_to_go", "pool"),
+    "credit": get_args(CreditName),
     "on_rollout": (),
     "seats": ("self",),
 }

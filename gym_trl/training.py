@@ -84,7 +84,7 @@ def train(
         warm_start: What the model imitates first: random, solver, or a file or folder of records.
         warm_episodes: Number of episodes that it imitates.
         eval_episodes: Number of tasks of the evaluations before and after; 0 for none.
-        credit: Advantages of turns: episode, return_to_go or pool.
+        credit: Advantages of turns: episode, return_to_go, pool, or a function of yours, module:function.
         curriculum: Arguments of the environment by level of difficulty, from easy to hard.
         vllm: Generate with vLLM, colocate or server. Default: with Transformers.
         save_steps: Number of steps between checkpoints.

@@ -22,13 +22,14 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple, Self, TypeAlias
+from typing import NamedTuple, Self, TypeAlias, get_args
 
 import numpy as np
 
 from gym_trl.episode import Episode
 from gym_trl.errors import ConfigError
 from gym_trl.grpo.turn_values import alive_of, baseline_of, pooled, rewards_to_go, rows_of, table_of
+from gym_trl.options import CreditName
 
 SPREAD = 1e-6
 """Largest advantage of a turn that counts as none: rewards summed in another order differ by less."""
@@ -167,8 +168,8 @@ def pool(group: Sequence[Turns]) -> Advantages:
     return rows_of(advantages, alive)
 
 
-ESTIMATORS: dict[str, Estimator] = {"episode": episode, "return_to_go": return_to_go, "pool": pool}
-"""Estimators by the names that ``GymSpec(credit=...)`` accepts."""
+ESTIMATORS: dict[str, Estimator] = {name: globals()[name] for name in get_args(CreditName)}
+"""Estimators by the names that ``GymSpec(credit=...)`` accepts: the functions above."""
 
 
 def advantages(members: Sequence[Turns], estimator: Estimator, scale_rewards: str) -> Advantages:

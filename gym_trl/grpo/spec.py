@@ -17,7 +17,7 @@ from gym_trl.grpo.dataset import make_dataset
 from gym_trl.grpo.rewards import env_reward
 from gym_trl.grpo.rollout_func import Rollout, RolloutFunc
 from gym_trl.history import make_history
-from gym_trl.options import Envs, Function, check_options
+from gym_trl.options import CreditName, Envs, Function, check_options
 from gym_trl.play import History
 from gym_trl.types import Task
 
@@ -118,7 +118,7 @@ class GymSpec:
         episode_timeout: float | None = None,
         executor: Literal["inline", "thread", "process", "ray"] | Function | str | None = None,
         step_timeout: float | None = None,
-        credit: Literal["episode", "return_to_go", "pool"] | Estimator | str = "episode",
+        credit: CreditName | Estimator | str = "episode",
         resample_dead_groups: int = 0,
         seats: Literal["self"] | None = None,
         curriculum: Sequence[Mapping[str, Any]] = (),
