@@ -1,7 +1,8 @@
-"""Generator of the table of the library's games in docs/environments.md."""
+"""Generator of the table of the library's games, and of their number, where a page has them."""
 
 import inspect
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,22 @@ import gymnasium as gym
 import gym_trl
 from gym_trl.wrappers.base import attribute_of
 
-PAGE = Path(__file__).parent / "environments.md"
+DOCS = Path(__file__).parent
+PAGES = (DOCS / "environments.md", DOCS / "is_it_for_me.md", DOCS.parent / "README.md")
+COUNT = re.compile(r"\d+(?= games( with presets|\*\* \| with solvers))")
 MARKS = re.compile(r"(?<=<!-- games -->\n).*?(?=<!-- /games -->)", re.DOTALL)
 HEAD = "| id | task | difficulties | turns | optimum |\n|---|---|---|---|---|"
 
 
 def page(text: str) -> str:
-    """Return the text of a page with the table between its marks."""
-    table = "\n".join([HEAD, *map(row, sorted(gym_trl.GAMES)), ""])
-    return MARKS.sub(lambda _: table, text)
+    """Return the text of a page with the table between its marks, and the number of games."""
+    return COUNT.sub(str(len(gym_trl.GAMES)), MARKS.sub(lambda _: table(), text))
+
+
+@cache
+def table() -> str:
+    """Return the table."""
+    return "\n".join([HEAD, *map(row, sorted(gym_trl.GAMES)), ""])
 
 
 def row(env_id: str) -> str:
@@ -50,4 +58,5 @@ def each(values: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for path in PAGES:
+        path.write_text(page(path.read_text(encoding="utf-8")), encoding="utf-8")

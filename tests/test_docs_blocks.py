@@ -14,6 +14,7 @@ import ast
 import doctest
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -143,3 +144,10 @@ def test_the_blocks_of_the_page_run(page):
         for block in document:
             block.evaluate()
     check_commands(text)
+
+
+def test_the_pages_have_the_table_and_the_number_of_the_games():
+    made = runpy.run_path(str(ROOT / "docs/make_games.py"))
+    for path in made["PAGES"]:
+        text = path.read_text(encoding="utf-8")
+        assert made["page"](text) == text, "run python docs/make_games.py"
