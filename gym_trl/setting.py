@@ -115,8 +115,9 @@ class Setting:
     @property
     def text(self) -> dict[str, Any]:
         """Options of the environment, by the names of ``EnvSpec``'s arguments."""
+        format_ = "tag" if self.action_format is None else self.action_format  # an empty one is refused
         names = [one.name for one in fields(self) if one.name in EnvSpec.__dataclass_fields__ and one.name != "env"]
-        return {name: getattr(self, name) for name in names} | {"action_format": self.action_format or "tag"}
+        return {name: getattr(self, name) for name in names} | {"action_format": format_}
 
     @property
     def of_spec(self) -> dict[str, Any]:
