@@ -232,19 +232,17 @@ class ServerEngine(HTTPEngine):
             raise
         return self
 
-    async def ask(self, request: Request) -> Completion:
-        """Send a request once, and return the completion in the answer.
+    async def ask(self, request: Request, options: Mapping[str, Any] | None = None) -> Completion:
+        """Send a request once, with these options or those of the engine, and return the completion in the answer.
 
         Raises:
             EngineError: It has none, or no logprobs.
         """
-        return await self._ask(request, self._options)
-
-    async def _ask(self, request: Request, options: Mapping[str, Any]) -> Completion:
         # The server rejects what exceeds the context, but in-process engines end the completion there: ask for no more
         # than fits. If nothing fits, the server explains the error.
         room = max(1, self.context - len(request.prompt_ids))
-        body = {**options, "prompt": request.prompt_ids, "max_tokens": int(min(request.max_tokens, room))}
+        body = dict(options or self._options)
+        body |= {"prompt": request.prompt_ids, "max_tokens": int(min(request.max_tokens, room))}
         body |= {"seed": request.seed} if self._seeded else {}
         body |= {} if self._model is None else {"model": self._model}
         content = await self.fetch("POST", "/v1/completions", body)
@@ -299,7 +297,7 @@ class ServerEngine(HTTPEngine):
                 if logprobs:
                     # Only a server in development mode reports its mode. But if a single token is allowed, its
                     # probability is one in the distribution that is sampled from, and less in the model's own.
-                    only = await self._ask(one, {**_NEUTRAL, **_VERBATIM, "allowed_token_ids": [0]})
+                    only = await self.ask(one, {**_NEUTRAL, **_VERBATIM, "allowed_token_ids": [0]})
                     if any(logprob is None or abs(logprob) > 1e-4 for logprob in only.logprobs):
                         raise EngineError(
                             f"{self.address} returns logprobs of the model's own distribution, not of the one that it "
