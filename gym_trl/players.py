@@ -345,13 +345,10 @@ def play_all(
                     pool.release(str(number))
                 steps += len(trajectory.actions)
                 episodes = [_without_numbers(episode, chat) for episode, chat in zip(episodes, chats, strict=True)]
-                return Game(task, episodes, trajectory, number)
+                on_game(game := Game(task, episodes, trajectory, number))
+                return game
 
-            def finish(number: int, game: Game | None) -> None:
-                if game is not None:
-                    on_game(game)
-
-            return await gather(one, len(tasks), max_alive=most_alive, on_finish=finish)
+            return await gather(one, len(tasks), max_alive=most_alive)
 
     with pool, rare_full_collections():
         return [game for game in run(everyone()) if game is not None]

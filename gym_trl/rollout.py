@@ -30,7 +30,6 @@ async def rollout(
     seeds: Sequence[int] | None = None,
     preambles: Sequence[Sequence[Message]] | None = None,
     max_alive: int | None = None,
-    on_finish: Callable[[int, list[Episode]], None] | None = None,
     **options: Any,
 ) -> list[list[Episode]]:
     """Play each task and return the episodes of its seats, in the order of the tasks.
@@ -57,7 +56,6 @@ async def rollout(
         seeds: Seed of the sampling of each task, from which each request has its own. Default: its index.
         preambles: Messages before the first observation of each task.
         max_alive: Maximum number of episodes that hold an environment at once.
-        on_finish: Called with the index of each task and its episodes as soon as these have ended.
         options: Further arguments of ``play``.
 
     Raises:
@@ -83,16 +81,10 @@ async def rollout(
                 finally:
                     pool.release(key)
 
-            return await gather(play_task, len(tasks), max_alive=max_alive, on_finish=on_finish)
+            return await gather(play_task, len(tasks), max_alive=max_alive)
 
 
-async def gather(
-    one: Callable[[int], Awaitable[T]],
-    count: int,
-    *,
-    max_alive: int | None = None,
-    on_finish: Callable[[int, T], None] | None = None,
-) -> list[T]:
+async def gather(one: Callable[[int], Awaitable[T]], count: int, *, max_alive: int | None = None) -> list[T]:
     """Await ``one(number)`` for so many numbers, ``max_alive`` at once, and return the results in their order.
 
     If one raises, the others are cancelled, and have ended when the exception propagates.
@@ -102,10 +94,7 @@ async def gather(
 
     async def admitted(number: int) -> T:
         async with slots:
-            result = await one(number)
-        if on_finish is not None:
-            on_finish(number, result)
-        return result
+            return await one(number)
 
     async with _together() as group:
         tasks = [group.create_task(admitted(number)) for number in range(count)]

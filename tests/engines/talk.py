@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeAlias
+from unittest.mock import patch
 
 import gymnasium as gym
 import numpy as np
@@ -107,10 +108,16 @@ def continuous(tasks: Sequence[Task], *, engine: Engine, **options: Any) -> list
     return [episode for [episode] in run(rollout(tasks, engine=engine, **options))]
 
 
-def lockstep(tasks: Sequence[Task], *, engine: Engine, **options: Any) -> list[Episode]:
+def lockstep(tasks: Sequence[Task], *, engine: Engine, pool: InlinePool, **options: Any) -> list[Episode]:
     """Play turn by turn: all rows wait for the slowest (trl 1.16, ``_tool_call_loop``)."""
-    barrier = Barrier(engine, len(tasks))
-    played = run(rollout(tasks, engine=barrier, on_finish=lambda *_: barrier.leave(), **options))
+    barrier, release = Barrier(engine, len(tasks)), pool.release
+
+    def leave(key: str) -> None:
+        release(key)
+        barrier.leave()
+
+    with patch.object(pool, "release", leave):
+        played = run(rollout(tasks, engine=barrier, pool=pool, **options))
     return [episode for [episode] in played]
 
 

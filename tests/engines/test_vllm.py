@@ -315,14 +315,16 @@ def test_an_idle_engine_takes_no_step(llm):
 def test_an_interrupted_rollout_leaves_nothing_running(llm, tiny, failure):
     finished = []
 
-    def interrupt(index, trajectory):
-        finished.append(index)
-        if len(finished) == 3:
-            raise failure
+    class Interrupted(InlinePool):
+        def release(self, key):
+            super().release(key)
+            finished.append(key)
+            if len(finished) == 3:
+                raise failure
 
     engine = VLLMEngine(llm, eos_ids=tiny.chat.stop_ids)
-    with InlinePool(make) as pool, pytest.raises(failure):
-        play(tiny, range(16), pool=pool, engine=engine, on_finish=interrupt)
+    with Interrupted(make) as pool, pytest.raises(failure):
+        play(tiny, range(16), pool=pool, engine=engine)
     assert llm.llm_engine.get_num_unfinished_requests() == 0
 
 
