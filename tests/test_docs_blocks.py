@@ -34,7 +34,11 @@ from sybil.evaluators.python import PythonEvaluator
 from sybil.parsers.abstract.doctest import DocTestStringParser
 from sybil.parsers.abstract.lexers import BlockLexer
 
+from gym_trl import wrappers
 from gym_trl.cli import flags_of, read
+from gym_trl.grpo.credit import ESTIMATORS
+from gym_trl.registration import EXTERNAL
+from gym_trl.types import StopReason
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -151,3 +155,26 @@ def test_the_pages_have_the_table_and_the_number_of_the_games():
     for path in made["PAGES"]:
         text = path.read_text(encoding="utf-8")
         assert made["page"](text) == text, "run python docs/make_games.py"
+
+
+@pytest.mark.parametrize(
+    ("page", "names"),
+    [
+        ("extend.md", wrappers.__all__),
+        ("concepts.md", StopReason),
+        ("runs.md", StopReason),
+        ("long_episodes.md", ESTIMATORS),
+        ("environments.md", [one for one in EXTERNAL if one.startswith("External/")]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_table_has_all_that_there_is(page, names):
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    assert [name for name in names if not re.search(rf'`"?{name}\b', text)] == []
+
+
+def test_what_a_page_links_to_is_in_the_reference():
+    pages = [path.read_text(encoding="utf-8") for path in PAGES]
+    listed = {name for text in pages for name in re.findall(r"^::: (\S+)", text, re.MULTILINE)}
+    linked = {name for text in pages for name in re.findall(r"\]\[(gym_trl[\w.]*)\]", text)}
+    assert [one for one in linked if not any(one == name or one.startswith(f"{name}.") for name in listed)] == []
