@@ -131,8 +131,6 @@ class Episode:
     """The environment declares success, so that a scored episode without it has failed."""
     owed: float = 0.0
     """Reward that was paid before the first turn, of whose reward it becomes a part."""
-    order: list[int] = field(default_factory=list)
-    """Index of each turn among the turns of all seats of its game; empty in environments of one seat."""
     model_seconds: float = 0.0
     """Seconds between requests to the engine and their completions, summed over the turns."""
     env_seconds: float = 0.0

@@ -236,13 +236,11 @@ async def play(
                 episode = episodes[seat]
                 if not episode.opening:  # its first turn
                     assert isinstance(reset, StepResult)
-                    episode.begin(replace(reset, observation=result.observation, info=result.info, state=result.state))
+                    episode.begin(replace(reset, observation=result.observation, state=result.state))
                 elif seats > 1:
                     episode.show(result)
                 if (action := await talks[seat].answer()) is None:
                     break
-                if seats > 1:
-                    episode.order.append(sum(len(one.order) for one in episodes))
                 result = await _timed(step(action), episode)
                 if seats == 1 or isinstance(result, EnvFailure):
                     episode.step(result)

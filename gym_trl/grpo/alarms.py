@@ -67,7 +67,7 @@ def check_openings(groups: Iterable[int], played: Iterable[Sequence[Episode]]) -
         task = seats[0].task
         spec = gym.registry.get(task.env_id)
         for one in seats if spec is None or not spec.nondeterministic else ():
-            if one.turns and (not one.order or one.order[0] == 0):
+            if one.turns and one.seat in (None, one.reset.info.get("to_move")):
                 openings[group, one.seat].add("\n".join(message.content for message in one.messages[: one.opening]))
         if any(len(texts) > 1 for texts in openings.values()):
             raise ConfigError(
