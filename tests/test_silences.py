@@ -1,6 +1,7 @@
 """Law 27: no training runs for nothing in silence."""
 
 import random
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,10 @@ from support import tiny_trainer
 from trl import GRPOConfig, GRPOTrainer
 
 from gym_trl import GymGRPOTrainer, GymSpec
+from gym_trl.episode import Episode
 from gym_trl.errors import ConfigError, GymTRLError
+from gym_trl.grpo.alarms import check_openings
+from gym_trl.types import StepResult, Task
 
 HERE = Path(__file__)
 LINE = rf"{HERE.name}:\d+"
@@ -175,6 +179,20 @@ def test_a_group_whose_members_begin_differently_is_refused(tmp_path: Path, stoc
     with pytest.raises(ConfigError, match=r"np_random.*gym-trl check \S*Global"):
         trainer.train()
     assert trainer.state.global_step == 0
+
+
+@pytest.mark.parametrize("seat", [0, 1])
+def test_only_the_seat_that_begins_must_begin_alike(seat: int) -> None:
+    """Law 6: what another seat is shown first depends on what the first one did."""
+    games = []
+    for shown in ("a", "b"):
+        game = [Episode(Task("Game-v0", 0), number) for number in range(2)]
+        for number, one in enumerate(game):
+            one.begin(StepResult(shown if number == seat else "the same", info={"to_move": 0}))
+            one.answer("go")
+        games.append(game)
+    with pytest.raises(ConfigError) if seat == 0 else nullcontext():
+        check_openings([0, 0], games)
 
 
 def test_an_environment_that_is_registered_as_nondeterministic_may_begin_differently(tmp_path: Path) -> None:
