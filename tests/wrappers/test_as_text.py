@@ -32,7 +32,10 @@ def can_be_made(env_id: str) -> bool:
     return True
 
 
-TOY = ["FrozenLake-v1", "Taxi-v4", "CliffWalking-v1"]
+TOY = [
+    max(env_id for env_id in gym.registry if env_id.startswith(name))
+    for name in ("FrozenLake-", "Taxi-", "CliffWalking-")
+]
 FOREIGN = [
     env_id
     for env_id, spec in sorted(gym.registry.items())
@@ -207,7 +210,7 @@ def test_nothing_is_said_where_nothing_is_listed(info: dict[str, Any]) -> None:
 
 
 def test_masks_are_said_with_the_names_of_the_actions_or_their_numbers_and_sets_in_one_order() -> None:
-    env = AdmissibleActions(as_text(gym.make("Taxi-v4")))
+    env = AdmissibleActions(as_text(gym.make(TOY[1])))
     observation, info = env.reset(seed=0)
     names = env.get_wrapper_attr("names")
     allowed = [name for name, bit in zip(names, info["action_mask"], strict=True) if bit]
