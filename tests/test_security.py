@@ -41,6 +41,7 @@ def test_an_evaluation_sends_the_key_and_writes_it_nowhere(
     serve: Callable[..., Any], tmp_path: Path, status: int, answer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", f"{KEY}\n")
+    monkeypatch.setattr("gym_trl.engines.server._FIRST_PAUSE_S", 0.0)
     home = serve(lambda body, times: (status, answer))
     found = evaluate(GUESS, base_url=home.url, episodes=2, references=(), out=tmp_path / "out")
     assert home.headers[0] == f"Bearer {KEY}"
