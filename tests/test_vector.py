@@ -103,9 +103,11 @@ def test_gymnasium_makes_right_vectors_of_our_ids(mode):
 
 def test_members_of_a_group_get_the_same_task():
     """Law 6."""
-    words = TextVectorEnv(gym.make_vec("TrlEnv/Echo-v0", 6)).reset(seed=9, group_size=3)[0]
+    envs = TextVectorEnv(gym.make_vec("TrlEnv/Echo-v0", 6))
+    words = envs.reset(seed=9, group_size=3)[0]
     assert words == (words[0],) * 3 + (words[3],) * 3
     assert words[3] == gym.make("TrlEnv/Echo-v0").reset(seed=10)[0] != words[0]
+    assert envs.reset(seed=[9] * 3 + [10] * 3)[0] == words
 
 
 def test_what_would_go_wrong_is_refused():
