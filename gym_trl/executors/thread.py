@@ -67,7 +67,7 @@ class ThreadPool(EnvPool):
         self._limits = {"reset": reset_timeout, "step": step_timeout}
         self._workers: list[_Worker] = []
         self._episodes: dict[str, _Episode] = {}
-        self._finalizer = finalize(self, _close, self._workers)
+        finalize(self, _close, self._workers)
 
     def host(self) -> EnvHost:
         """Return the host of a new worker."""
