@@ -38,6 +38,23 @@ class Step(NamedTuple):
         return self.text, reward, self.done and not self.truncated, self.truncated, info
 
 
+def instance_of(options: Mapping[str, Any] | None, count: int | None) -> int | None:
+    """Return the number of the game that options of ``reset`` name, of ``count`` games; ``None`` if they name none.
+
+    Raises:
+        ConfigError: There is no such game, or another option.
+    """
+    others = dict(options or {})
+    chosen = others.pop("instance", None)
+    if others or (chosen is not None and count is None):
+        raise ConfigError(f"there is no reset option {min(others, default='instance')!r}")
+    if chosen is None or count is None:
+        return None
+    if isinstance(chosen, bool) or not isinstance(chosen, int | np.integer) or not 0 <= chosen < count:
+        raise ConfigError(f"instance must be an integer from 0 to {count - 1}, got {chosen!r}")
+    return int(chosen)
+
+
 class TextGame(gym.Env[str, str]):
     r"""Game for one player: ``deal`` sets it up, ``look`` shows it, ``play`` plays an action, ``solve`` chooses one.
 
@@ -206,7 +223,7 @@ class TextGame(gym.Env[str, str]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start a random game, or number ``options["instance"]``."""
         super().reset(seed=seed)
-        self.instance = self._choose_instance(dict(options or {}))
+        self.instance = self._choose_instance(options)
         self._last = None
         if self.turns:
             self.turns_left = self.turns
@@ -272,18 +289,11 @@ class TextGame(gym.Env[str, str]):
         over = self._last is not None and self._last.done
         return {"admissible_actions": [] if over else list(legal)}
 
-    def _choose_instance(self, options: dict[str, Any]) -> int | None:
+    def _choose_instance(self, options: Mapping[str, Any] | None) -> int | None:
         """Return the number of the game that the options name, or a random one."""
-        count, chosen = self.num_instances, options.pop("instance", None)
-        if options or (chosen is not None and count is None):
-            name = min(options, default="instance")
-            raise ConfigError(f"{type(self).__name__} has no reset option {name!r}")
-        if count is None:
-            return None
-        if chosen is not None:
-            if isinstance(chosen, bool) or not isinstance(chosen, int | np.integer) or not 0 <= chosen < count:
-                raise ConfigError(f"instance must be an integer from 0 to {count - 1}, got {chosen!r}")
-            return int(chosen)
+        count, chosen = self.num_instances, instance_of(options, self.num_instances)
+        if count is None or chosen is not None:
+            return chosen
         if count < 2**63:
             return int(self.np_random.integers(count))
         # 64 bits more than needed leave a bias of less than 2**-64.

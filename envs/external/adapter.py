@@ -5,11 +5,10 @@ from importlib import import_module
 from typing import Any, ClassVar
 
 import gymnasium as gym
-import numpy as np
 from gymnasium.error import ResetNeeded
 
-from gym_trl.envs.text_game import Step
-from gym_trl.errors import ActionTypeError, ConfigError, needs
+from gym_trl.envs.text_game import Step, instance_of
+from gym_trl.errors import ActionTypeError, needs
 from gym_trl.seeding import OwnGlobalRandom
 from gym_trl.spaces import AnyText
 
@@ -18,7 +17,7 @@ class Adapter(gym.Env[str, str], ABC):
     """Environment of another library as one of text: ``begin`` starts an episode, ``play`` plays an action.
 
     >>> class Coin(Adapter):
-    ...     def begin(self, seed, options):
+    ...     def begin(self, seed):
     ...         self.side = ("heads", "tails")[seed % 2]
     ...         return "It is in the air.", {}
     ...     def play(self, action):
@@ -48,8 +47,6 @@ class Adapter(gym.Env[str, str], ABC):
     """True if ``info["success"]`` is set where an episode ends."""
     loss_return: float | None = 0.0
     """Lowest sum of rewards that can still follow (``gym_trl.wrappers.turn_limit``)."""
-    option_names = frozenset[str]()
-    """Names of the reset options besides ``instance``."""
     num_instances: int | None = None
     """Number of tasks, of which the seed or the reset option ``instance`` chooses one; ``None`` if not counted."""
     extra: ClassVar[str] = ""
@@ -65,7 +62,7 @@ class Adapter(gym.Env[str, str], ABC):
         self.observation_space, self.action_space = AnyText(), AnyText()
 
     @abstractmethod
-    def begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    def begin(self, seed: int) -> tuple[str, dict[str, Any]]:
         """Start an episode and return its first observation and ``info``."""
 
     @abstractmethod
@@ -74,20 +71,14 @@ class Adapter(gym.Env[str, str], ABC):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start an episode."""
-        options, count = dict(options or {}), self.num_instances
-        allowed = self.option_names if count is None else {*self.option_names, "instance"}
-        if unknown := sorted({*options} - allowed):
-            raise ConfigError(f"{type(self).__name__} has no reset option {unknown[0]!r}; it has {sorted(allowed)}")
+        count, chosen = self.num_instances, instance_of(options, self.num_instances)
         super().reset(seed=seed)
         own_seed = int(self.np_random.integers(1, 2**31))
         if count is not None:
-            number = options.pop("instance", own_seed % count)
-            if isinstance(number, bool) or not isinstance(number, int | np.integer) or not 0 <= number < count:
-                raise ConfigError(f"instance must be an integer from 0 to {count - 1}, got {number!r}")
-            self.instance = int(number)
+            self.instance = own_seed % count if chosen is None else chosen
         self._random, self._end = OwnGlobalRandom(own_seed), None
         with self._random:
-            return self.begin(own_seed, options)
+            return self.begin(own_seed)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Play an action."""

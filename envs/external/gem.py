@@ -45,7 +45,7 @@ class GEM(Adapter):
             raise ConfigError(f"GEM has no environment {game!r}")
         self.game, self.settings, self._make = game, settings, gem.make
 
-    def begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    def begin(self, seed: int) -> tuple[str, dict[str, Any]]:
         """Make an environment and reset it."""
         self._env = self._make(self.game, **self.settings)
         return _shown(*self._env.reset(seed=seed)), {}

@@ -107,7 +107,7 @@ class OpenSpiel(Adapter):
         """The history of the game, hidden parts included, and the state of the generator if the game draws from it."""
         return self.state.history_str(), generator_key(self.np_random) if self._draws else None
 
-    def begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    def begin(self, seed: int) -> tuple[str, dict[str, Any]]:
         """Start a game."""
         self.state, self._paid = self._rules.new_initial_state(), [0.0] * self.num_seats
         self._draw()

@@ -72,7 +72,7 @@ class PettingZoo(Adapter):
             check_actions(self._game.action_space(player))
         self.instructions = self._rules()
 
-    def begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    def begin(self, seed: int) -> tuple[str, dict[str, Any]]:
         """Start a game."""
         self._start(seed)
         self._pass_over_who_is_out()

@@ -41,7 +41,7 @@ class ReasoningGym(Adapter):
         except (ValueError, TypeError, AssertionError) as error:
             raise ConfigError(f"reasoning-gym cannot make {dataset!r} with {config}: {error}") from error
 
-    def begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    def begin(self, seed: int) -> tuple[str, dict[str, Any]]:
         """Ask a question."""
         self._questions = self._make(self.dataset, seed=seed, size=1, **self.config)
         self._entry = self._questions[0]

@@ -85,7 +85,7 @@ class ScienceWorld(Adapter):
         self._variations: list[int] = self._call(_FOLDS[fold])
         self.num_instances = len(self._variations)
 
-    def begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    def begin(self, seed: int) -> tuple[str, dict[str, Any]]:
         """Load a variation."""
         self._score, self._turns = 0.0, 0
         self._load(self._variations[self.instance])
@@ -134,7 +134,7 @@ class ScienceWorld(Adapter):
             InfrastructureError: The virtual machine is gone.
         """
         from py4j.java_collections import JavaArray, JavaList
-        from py4j.protocol import Py4JNetworkError
+        from py4j.protocol import Py4JError, Py4JJavaError
 
         # A text can hold half a surrogate pair, which cannot be sent.
         sent = [one.encode("utf-8", "replace").decode() if isinstance(one, str) else one for one in arguments]
@@ -142,7 +142,9 @@ class ScienceWorld(Adapter):
             with _lock:
                 result = getattr(self._game, method)(*sent)
                 return list(result) if isinstance(result, JavaArray | JavaList) else result
-        except Py4JNetworkError as error:
+        except Py4JJavaError:  # an exception of the program
+            raise
+        except Py4JError as error:
             raise InfrastructureError("the virtual machine of ScienceWorld is gone") from error
 
     def _load(self, variation: int = 0, *, solved: bool = False) -> None:

@@ -47,7 +47,7 @@ class TextArena(Adapter):
         self.game, self.num_seats, self.settings = game, players, settings
         self._make, self._own_words = textarena.make, textarena.ObservationType.PLAYER_ACTION
 
-    def begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    def begin(self, seed: int) -> tuple[str, dict[str, Any]]:
         """Make a game and start it."""
         self._game = self._make(f"{self.game}-raw", **self.settings)
         try:

@@ -74,7 +74,7 @@ class TextWorld(Adapter):
             raise AttributeError("the game has no state key, because it has no metadata")
         return tuple(sorted(map(str, facts)))
 
-    def begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    def begin(self, seed: int) -> tuple[str, dict[str, Any]]:
         """Load a game."""
         self.close()
         with self._loading:

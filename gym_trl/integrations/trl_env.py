@@ -78,7 +78,6 @@ class GymFromEnv(Adapter):
     """
 
     declares_success = False
-    option_names = frozenset({"seed"})
 
     def __init__(self, make: EnvFactory) -> None:
         super().__init__()
@@ -92,11 +91,17 @@ class GymFromEnv(Adapter):
         if close is not None:
             close()
 
-    def begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Start an episode with ``options["seed"]``."""
+        others = dict(options or {})
+        self._seed = others.pop("seed", None)
+        return super().reset(seed=seed, options=others)
+
+    def begin(self, seed: int) -> tuple[str, dict[str, Any]]:
         """Reset the environment, which is made once."""
         self._env = self._env or self.make()
         self._paid = 0.0
-        return self._delta(self._env.reset(str(options.get("seed", seed)))), {}
+        return self._delta(self._env.reset(str(seed if self._seed is None else self._seed))), {}
 
     def play(self, action: str) -> Step:
         """Step the environment."""
