@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 
 from report import LOGS, QUICK, RESULTS, WORDS, Cell, Table, alternating, gpu_name, medians, publish
 
-from gym_trl.players import find_model
+from gym_trl.models import find_model
 from gym_trl.records import read_lines
 from gym_trl.testing import pretrained_folder
 

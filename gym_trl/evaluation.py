@@ -14,7 +14,8 @@ from typing import Any, NamedTuple, Unpack
 from gym_trl.check.evidence import NotPlayedError, best_blind
 from gym_trl.errors import ConfigError, check_counts
 from gym_trl.intervals import Interval, interval
-from gym_trl.players import Game, Player, TextPlayer, find_model, play_all, player, text_policy
+from gym_trl.models import find_model
+from gym_trl.players import Game, Player, TextPlayer, play_all, player, text_policy
 from gym_trl.records import ROLLOUTS, Record, append, read_records, record_of, to_json
 from gym_trl.registration import EnvSource
 from gym_trl.seeding import derive_seed

@@ -15,12 +15,11 @@ from typing import Any, BinaryIO, TypeAlias
 
 from gym_trl.episode import Episode, Turn
 from gym_trl.errors import ConfigError
+from gym_trl.types import LARGEST
 
 ROLLOUTS = "rollouts.jsonl"
 """File of the episodes of a run, also of those that failed."""
 VERSION = 1
-LARGEST = 1e150
-"""Largest number that is read as one: sums of squares of larger ones are not finite."""
 
 Record: TypeAlias = dict[str, Any]
 """One episode as plain JSON values; also fields that this release does not know."""
@@ -317,7 +316,7 @@ def _filled(value: Any, known: _Fields) -> dict[str, Any] | None:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value is a number that is not too large for statistics; truth values are none.
+    """Return whether a value is a number that counts as a reward, and not too large a one; truth values are none.
 
     >>> is_number(2), is_number(True), is_number(1e308), is_number(float("nan")), is_number(10**400)
     (True, False, False, False, False)

@@ -20,8 +20,8 @@ from gym_trl.evaluation import Evaluation
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.trainer_engine import check_generation
 from gym_trl.grpo.trl_versions import settings_of_trl
+from gym_trl.models import PRETRAINED, fast_dtype, find_model, load_model, quiet_transformers
 from gym_trl.options import check_options
-from gym_trl.players import PRETRAINED, fast_dtype, find_model, has_gpu, load_model, quiet_transformers
 from gym_trl.registration import did_you_mean
 from gym_trl.setting import LONG_ANSWER, Options, Setting
 from gym_trl.warm_start import check_source
@@ -283,6 +283,8 @@ def choose(env: str, model: str = "tiny", **given: Any) -> Chosen:
     Raises:
         ConfigError: One of them is wrong, or there is no such model.
     """
+    import torch
+
     lora, dtype, grpo, options = (given.pop(name, None) for name in ("lora", "dtype", "grpo", "options"))
     source = None if model == "tiny" else find_model(model)
     is_adapter = source is not None and (Path(source) / "adapter_config.json").is_file()
@@ -295,7 +297,8 @@ def choose(env: str, model: str = "tiny", **given: Any) -> Chosen:
     if kind == "tiny":
         usual = [_TINY, _TINY_ON.get(env, {})]
     else:
-        usual = [_PRETRAINED, _ADAPTER if kind == "adapter" else {}, {} if has_gpu() else _WITHOUT_GPU]
+        usual = [_PRETRAINED, _ADAPTER if kind == "adapter" else {}]
+        usual += [] if torch.accelerator.is_available() else [_WITHOUT_GPU]
     values: dict[str, Any] = {"options": {}, "grpo": {}}
     for one in [*usual, {**given, "options": options, "grpo": grpo}]:
         values = _merged(values, one)

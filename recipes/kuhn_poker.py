@@ -17,7 +17,7 @@ from transformers.trainer_utils import get_last_checkpoint
 from trl import GRPOConfig
 
 from gym_trl import GymGRPOTrainer, GymSpec
-from gym_trl.players import fast_dtype
+from gym_trl.models import fast_dtype
 from gym_trl.recording import RecordRun
 from gym_trl.records import read_records
 from gym_trl.testing import tiny_model, tiny_tokenizer

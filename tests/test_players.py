@@ -15,15 +15,12 @@ from gym_trl.chat import Chat
 from gym_trl.engines.protocol import Engine
 from gym_trl.errors import ChatTemplateError, ConfigError, EngineError, PolicyError
 from gym_trl.executors import InlinePool
+from gym_trl.models import PRETRAINED, fast_dtype, find_model, load_model
 from gym_trl.play import Limits
 from gym_trl.players import (
-    PRETRAINED,
     Game,
     ModelPlayer,
     TextPlayer,
-    fast_dtype,
-    find_model,
-    load_model,
     play_all,
     player,
     text_policy,

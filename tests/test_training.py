@@ -21,7 +21,7 @@ from fused_game import FILES, HERE, SMALL, learnt, lines, played, summary, train
 from gym_trl import training
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation import evaluate
-from gym_trl.players import load_model
+from gym_trl.models import load_model
 from gym_trl.setting import Setting
 from gym_trl.testing import save_tiny
 from gym_trl.training import TrainingStopped, choose, last_checkpoint, train

@@ -253,8 +253,7 @@ def end(it: Evidence) -> Iterator[Finding]:
         yield error(f"random play: {missing.__cause__}"[:200], "follow the message")
         return
     if failed := [game for game in games if error_of(game)]:
-        if len(failed) == len(games):
-            it.needs("interface", "text", "rules", "seats")  # which say why
+        it.needs("interface", "text", "rules", "seats")  # which say why
         said = Counter(map(error_of, failed)).most_common(1)[0][0]
         got = f"{len(failed)} of {len(games)} games of random play: {said} (seed {failed[0].task.seed})"
         yield error(got, "end the episode instead of raising")

@@ -73,11 +73,11 @@ def tasks(it: Evidence) -> Iterator[Finding]:
     it.needs("repeats", ends=True)
     played = list(dict.fromkeys(tuple(game.trajectory.actions[:20]) for game in [*it.solved, *it.random]))[:20]
     if it.seats == 1 and all(_is_the_same(it, actions) for actions in it.affordable(played)):
-        it.broken.add("tasks")  # it can be played without reading
+        got = f"{len(it.seeds)} seeds gave the same task"
         if len({round(game.episodes[0].paid, 9) for game in [*it.random, *it.solved]}) > 1:
-            got = f"{len(it.seeds)} seeds gave the same task"
+            it.broken.add("tasks")  # it can be played without reading
         else:
-            got = f"{len(it.seeds)} seeds gave the same task, or one that only a success shows: nothing played had any"
+            got += ", or one that only a success shows, which nothing that was played had"
         yield warning(got, "draw the start in reset() from self.np_random")
         return
     longest = sorted({tuple(game.trajectory.actions[:20]) for game in it.random}, key=len)[-3:]

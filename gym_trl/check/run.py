@@ -24,7 +24,8 @@ from gym_trl.check.contract import Finding, error
 from gym_trl.check.evidence import Evidence, NotPlayedError
 from gym_trl.check.report import Report, Table
 from gym_trl.errors import ConfigError, described, raise_interrupt
-from gym_trl.players import find_model, text_policy
+from gym_trl.models import find_model
+from gym_trl.players import text_policy
 from gym_trl.registration import EnvSource
 from gym_trl.setting import LONG_ANSWER, Options, Setting
 
@@ -116,8 +117,8 @@ class _Run:
         """Names of checks, and of policies, that have hung."""
         self.check = self.policy = ""
         """Names of the check that runs and of the policy that plays."""
-        self.known_errors: set[str] = set()
-        """Exceptions and hangs that are in the report; one may stop several checks."""
+        self.lines: set[str] = set()
+        """Lines that have hung; one may stop several checks."""
 
     def run(self, names: Sequence[str], *, model_here: bool) -> None:
         """Run checks in a child process; where one hangs, a next one runs those that are left without what has hung.
@@ -135,9 +136,9 @@ class _Run:
                     vars(self).update(known)
             except _StoppedError as stopped:
                 got, fix = stopped.args
-                if got not in self.known_errors:
+                if got not in self.lines:
                     self.add(error(f"{got} while {self.policy} is played" if self.policy else got, fix))
-                self.known_errors.add(got)
+                self.lines.add(got)
                 self.hung.append(self.policy or self.check)
         self.report.missing |= {name: "mend what hangs first" for name in self.waiting if name != "numbers"}
         if model_here:
@@ -179,12 +180,8 @@ class _Run:
             tell("")
 
     def add(self, one: Finding) -> None:
-        """Add a finding to the report, but an exception once, whichever checks it stops."""
-        raised = re.findall(r"\w*(?:Error|Exception|Exit): [^(]{0,40}", one.got)
-        errors = {re.sub(r"[-\d.\s]+|'[^']*'|\[.*?\]", "", text) for text in raised}
-        if not errors & self.known_errors:
-            self.report.findings.append(one._replace(check=self.check))
-        self.known_errors |= errors
+        """Add a finding of the check that runs to the report."""
+        self.report.findings.append(one._replace(check=self.check))
 
 
 class _StoppedError(Exception):
