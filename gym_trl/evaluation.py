@@ -96,6 +96,16 @@ class Score:
             parts.append(f"{len(failed)} unscored ({failed[0]['stop_reason']}: {failed[0]['error'] or ''!s:.200})")
         return f"{self.name}: {', '.join(parts)}"
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return the numbers as plain values; ``None`` for a mean of nothing."""
+        means = {key: self.mean(key) for key in ("success", "return")}
+        return {
+            "policy": self.name,
+            "episodes": sum(one["return"] is not None for one in self.records),
+            "unscored": sum(one["return"] is None for one in self.records),
+            **{key: None if math.isnan(value.mean) else value._asdict() for key, value in means.items()},
+        }
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -116,40 +126,13 @@ class Evaluation:
     def __str__(self) -> str:
         first = self.scores[0]
         lines = [f"{one}{f' against {self.against}' if self.against else ''}" for one in self.scores]
-        attempts = _attempts(first)
+        attempts = min(map(len, first.values(apart=True).values()), default=0)  # that every task has
         if attempts > 1 and self.against is None:
             lines.append(f"{first.name}: pass@{attempts} {first.pass_at(attempts)}")
         for other, key, apart in self.compared():
             shown = "better" if apart.low > 0 else "worse" if apart.high < 0 else "no difference shown"
             lines.append(f"{first.name} less {other.name}: {key} {apart}, {shown}")
         return "\n".join(lines)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the numbers as plain JSON values."""
-        rows = [
-            {
-                "policy": one.name,
-                "episodes": sum(record["return"] is not None for record in one.records),
-                "unscored": sum(record["return"] is None for record in one.records),
-                "success": _plain(one.mean()),
-                "return": _plain(one.mean("return")),
-                "pass_at": {k: _plain(one.pass_at(k)) for k in (1, 2, 4, 8, 16, 32, 64) if k <= _attempts(one)},
-            }
-            for one in self.scores
-        ]
-        less = {other.name: {"of": key, **(_plain(apart) or {})} for other, key, apart in self.compared()}
-        return {"rows": rows, "against": self.against, "first_less": less}
-
-
-def _plain(value: Interval) -> dict[str, float | None] | None:
-    if math.isnan(value.mean):
-        return None
-    return {name: None if math.isnan(one) else one for name, one in value._asdict().items()}
-
-
-def _attempts(score: Score) -> int:
-    """Return the number of attempts that every task has."""
-    return min(map(len, score.values(apart=True).values()), default=0)
 
 
 def evaluate(

@@ -234,7 +234,7 @@ class Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         self.say(
             f"{when.capitalize()} the training ({seconds:.0f} s):", *(f"  {line}" for line in f"{result}".splitlines())
         )
-        rows = json.loads(to_json(result.as_dict()["rows"]))
+        rows = json.loads(to_json([one.as_dict() for one in result.scores]))
         self.summary[when] = {"model": rows[0], **{one["policy"]: one for one in rows[1:]}}
         step = self.trainer.state.global_step
         append(self.folder / ROLLOUTS, ({**one, "policy": "model", "step": step} for one in result.scores[0].records))

@@ -1,5 +1,6 @@
 """``check``: one report of what was played, whatever an environment does."""
 
+import itertools
 import json
 import os
 import random
@@ -246,6 +247,14 @@ class Lamp(gym.Env[str, str]):
 def test_the_best_that_does_not_read_is_found(setting: Setting, least: float) -> None:
     found = best_blind(setting, episodes=100)
     assert sum(game.episodes[0].success is True for game in found.games) / 100 >= least
+
+
+def test_a_busy_machine_finds_the_same_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law 17: steps are counted, however long they take."""
+    alone = best_blind(Setting(Price), episodes=20)
+    hours = itertools.count(step=3600.0)
+    monkeypatch.setattr(time, "monotonic", lambda: next(hours))
+    assert best_blind(Setting(Price), episodes=20).actions == alone.actions
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -160,7 +160,7 @@ def test_the_number_of_a_policy_is_the_same_everywhere() -> None:
     among = evaluate(GUESS, model="solver", episodes=40, references=("random",))
     assert alone.scores[0].mean() == among.scores[1].mean()
     setting = Setting(GUESS)
-    assert alone.as_dict()["rows"][0]["success"]["mean"] == alone.scores[0].mean().mean
+    assert alone.scores[0].as_dict()["success"]["mean"] == alone.scores[0].mean().mean
     with player("random", setting) as one:
         games = play_all(setting.make, setting.tasks(40), [one])
     assert 0.0 <= sum(game.episodes[0].success is True for game in games) / 40 <= 0.5
@@ -187,13 +187,13 @@ def test_the_blind_row_plays_without_reading_and_is_a_reference() -> None:
 def test_an_environment_without_success_is_compared_by_its_return() -> None:
     found = evaluate(Bag, model="always:dig", episodes=12, references=("random",))
     assert [key for _, key, _ in found.compared()] == ["return"]
-    assert found.as_dict()["rows"][0]["success"] is None
+    assert found.scores[0].as_dict()["success"] is None
 
 
 def test_failures_of_the_infrastructure_are_said_and_not_counted() -> None:
     """Laws 8 and 14."""
     found = evaluate(Broken, model="always:dig", episodes=40, references=())
-    [row] = found.as_dict()["rows"]
+    row = found.scores[0].as_dict()
     assert row["episodes"] + row["unscored"] == 40
     assert row["unscored"] > 5
     assert "no route" in str(found)

@@ -192,7 +192,7 @@ def test_settings_travel_with_the_model_and_its_checkpoints(finished: Path) -> N
         setting = Setting.beside(folder, env=HERE)
         assert (setting.action_format, setting.max_tokens_per_turn, setting.turn_limit) == ("open", 3, 1)
     found = evaluate(HERE, model=str(finished), episodes=4, references=())
-    assert found.as_dict()["rows"][0]["return"] == summary(finished)["after"]["model"]["return"]
+    assert found.scores[0].mean("return").mean == summary(finished)["after"]["model"]["return"]["mean"]
     with pytest.raises(ConfigError):  # law 26: the file of a run names no code but what the user repeats
         evaluate(model=str(finished), episodes=4, references=())
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gym_trl.errors import ConfigError, MissingDependencyError, needs
-from gym_trl.evaluation import Evaluation, Score
+from gym_trl.evaluation import Score
 from gym_trl.records import ROLLOUTS, Record, env_of, is_number, read_lines, read_records
 
 COLUMNS: Final = (
@@ -117,7 +117,7 @@ class Run:
         scores = []
         for (policy, env), records in self._played.items():
             declares = any(self.columns["success"][place] is not None for place in self._scored[env])
-            [row] = Evaluation([Score(policy, records, declares=declares)]).as_dict()["rows"]
+            row = Score(policy, records, declares=declares).as_dict()
             scores.append({**row, "env": records[0]["task"]["env_id"]})
         return scores
 
