@@ -166,7 +166,7 @@ class Evidence:
         """Play tasks with a policy, the first ``steps`` of them about; the other seats of a game play at random."""
         self.env  # noqa: B018 -- or the reason why it cannot be made
         others = [TextPlayer(random_play)] * (self.seats - 1)
-        return self._play([TextPlayer(self._heard(policy)), *others], seeds, steps=steps)
+        return self._play([TextPlayer(self._with_heartbeat(policy)), *others], seeds, steps=steps)
 
     def _play(
         self, players: Sequence[TextPlayer], seeds: Sequence[int], *, make: Any = None, steps: int | None = None
@@ -188,14 +188,14 @@ class Evidence:
 
             return act
 
-        return self._play([TextPlayer(self._heard(begin))] * self.seats, [seed], make=make)[0]
+        return self._play([TextPlayer(self._with_heartbeat(begin))] * self.seats, [seed], make=make)[0]
 
     def replay(self, game: Game, actions: Sequence[str] | None = None, *, make: Any = None) -> Game:
         """Play the actions of a game again, or other ones."""
         return self.follow(game.trajectory.actions if actions is None else actions, game.task.seed, make=make)
 
-    def _heard(self, policy: TextPolicy) -> TextPolicy:
-        """Return a policy that says now and then that it plays."""
+    def _with_heartbeat(self, policy: TextPolicy) -> TextPolicy:
+        """Return a policy that says each second that it still plays."""
 
         def begin(env: Any, seed: int) -> Act:
             own = policy(env, seed)

@@ -239,7 +239,7 @@ def scores_of(it: Evidence, games: Sequence[Game]) -> dict[str, Any]:
     for game in games:
         if game.episodes[0].scored:
             by_task[game.task.seed].append(game.episodes[0])
-    rows = by_task.values()
-    paid = interval([[one.paid for one in row] for row in rows])
-    won = interval([[float(one.success is True) for one in row] for row in rows], share=True)
-    return {"success": won, "return": paid} if it.declares else {"return": paid}
+    paid = [[one.paid for one in row] for row in by_task.values()]
+    won = [[float(one.success is True) for one in row] for row in by_task.values()]
+    scores = {"success": interval(won, share=True), "return": interval(paid, share=paid == won)}  # as in evaluations
+    return scores if it.declares else {"return": scores["return"]}

@@ -14,7 +14,7 @@ from gym_trl.errors import ConfigError
 from gym_trl.seeding import derive_seed
 from gym_trl.types import Completion, FinishReason, Request
 
-_FOR_EVER_S = 3600.0
+_HOUR_S = 3600.0
 
 
 class FaultyEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
@@ -33,15 +33,12 @@ class FaultyEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs
     Args:
         env: Environment that steps without a fault are passed to.
         raises: The step raises ``RuntimeError``, as if the model's action had caused it: the episode is ``crashed``.
-        hangs: The step does not return for an hour, or for ``hang_s``: ``crashed`` if there is a ``step_timeout``.
+        hangs: The step does not return for an hour: ``crashed`` if there is a ``step_timeout``.
         dies: The environment's process is killed, as from outside (SIGKILL): unscored. Use it with
             ``executor="process"`` and ``"ray"`` only.
         disconnects: The step raises ``ConnectionError``: unscored.
         garbage: The step returns a malformed result.
-        slow_start_s: Mean seconds that a reset takes, exponentially distributed.
         fails_to_start: Probability that a reset raises.
-        hang_s: Duration in seconds of a step that hangs.
-        repeatable: Derive the faults from the seed; if false, every episode has different faults.
 
     Raises:
         ConfigError: a value is not a probability, or the probabilities add up to more than 1.
@@ -57,33 +54,20 @@ class FaultyEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs
         garbage: float = 0.0,
         disconnects: float = 0.0,
         fails_to_start: float = 0.0,
-        slow_start_s: float = 0.0,
-        hang_s: float = _FOR_EVER_S,
-        repeatable: bool = True,
     ) -> None:
         chances = {"raises": raises, "hangs": hangs, "dies": dies, "garbage": garbage, "disconnects": disconnects}
         _check(**chances)
         _check(fails_to_start=fails_to_start)
-        recorded: dict[str, Any] = {
-            **chances,
-            "fails_to_start": fails_to_start,
-            "slow_start_s": slow_start_s,
-            "hang_s": hang_s,
-            "repeatable": repeatable,
-        }
+        recorded: dict[str, Any] = {**chances, "fails_to_start": fails_to_start}
         gym.utils.RecordConstructorArgs.__init__(self, **recorded)
         gym.Wrapper.__init__(self, env)
-        self.chances = chances
-        self.fails_to_start, self.slow_start_s, self.hang_s = fails_to_start, slow_start_s, hang_s
-        self.repeatable = repeatable
+        self.chances, self.fails_to_start = chances, fails_to_start
         self._chance = random.Random()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start an episode after an injected delay, or raise."""
-        if seed is not None and self.repeatable:
+        """Start an episode, or raise."""
+        if seed is not None:
             self._chance.seed(derive_seed(seed, "faults"))
-        if self.slow_start_s:
-            time.sleep(self._chance.expovariate(1 / self.slow_start_s))
         if self._chance.random() < self.fails_to_start:
             raise RuntimeError("an injected fault at the start")
         return self.env.reset(seed=seed, options=options)
@@ -96,7 +80,7 @@ class FaultyEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs
         if fault == "disconnects":
             raise ConnectionError("an injected fault")
         if fault == "hangs":
-            time.sleep(self.hang_s)
+            time.sleep(_HOUR_S)
         if fault == "dies":
             os.kill(os.getpid(), signal.SIGKILL)
         if fault == "garbage":
