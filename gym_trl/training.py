@@ -24,11 +24,10 @@ from gym_trl.models import PRETRAINED, fast_dtype, find_model, load_model, quiet
 from gym_trl.options import check_options
 from gym_trl.registration import did_you_mean
 from gym_trl.setting import LONG_ANSWER, Options, Setting
-from gym_trl.warm_start import check_source
+from gym_trl.warm_start import ROWS_AT_ONCE, check_source
 
 CONFIG, METRICS, SUMMARY = "config.json", "metrics.jsonl", "summary.json"
 _TELLING = 32  # episodes of an evaluation, from which a constant return says that there is nothing to learn from
-_ROWS_AT_ONCE = 8  # more rows of a pretrained model take more memory and are not faster
 _CHECKPOINTED_FROM = 500_000_000  # weights, from which activations are computed again in the backward pass
 _MOST_TASKS = 100_000
 
@@ -358,7 +357,7 @@ def _grpo_config(folder: Path, chosen: Chosen, *, vllm: str | None, seed: int) -
     if rest:
         raise ConfigError(f"groups x num_generations must be a multiple of the {processes} processes")
     micro = chosen.grpo.get("per_device_train_batch_size") or (
-        rows if chosen.kind == "tiny" else math.gcd(rows, _ROWS_AT_ONCE)
+        rows if chosen.kind == "tiny" else math.gcd(rows, ROWS_AT_ONCE)
     )
     arguments = {
         "output_dir": str(folder / "checkpoints"),

@@ -25,7 +25,9 @@ Row: TypeAlias = Mapping[str, Sequence[int]]
 NOT_TRAINED = -100
 """Label of an id without loss, by PyTorch's convention."""
 POLICIES = ("random", "solver")
-BATCH, _ROWS_AT_ONCE = 16, 8
+ROWS_AT_ONCE = 8
+"""Rows of a forward pass of a pretrained model; more take more memory and are not faster."""
+_BATCH = 16  # rows of an update
 
 
 def demonstrations(
@@ -48,19 +50,20 @@ def demonstrations(
         tasks = setting.tasks(count, split="train", seed=seed)
         player = TextPlayer(random_play if source == "random" else solve)
         games = play_all(setting.make, tasks, [player] * setting.num_seats, seed=seed, preamble=setting.preamble)
-        records = [record_of(one) for game in games for one in game.episodes if one.scored]
-        reasons = [one.error for game in games for one in game.episodes if one.error]
+        episodes = [one for game in games for one in game.episodes]
+        records = [record_of(one, env_kwargs=setting.env_kwargs) for one in episodes if one.scored]
+        why = next((one.error for one in episodes if one.error), "none was played")
     else:
         tasks = setting.tasks(held_out, seed=seed) if held_out else []
         evaluated = {_instance(task.seed, task.options) for task in tasks}
-        played = [one for one in read_records(source) if one["turns"] and one["return"] is not None]
-        new = [one for one in played if _instance(one["task"]["seed"], one["task"]["options"]) not in evaluated]
+        scored = [one for one in read_records(source) if one["turns"] and one["return"] is not None]
+        new = [one for one in scored if _instance(one["task"]["seed"], one["task"]["options"]) not in evaluated]
         middle = sorted(one["return"] for one in new)[len(new) // 2] if new else 0.0
         declared = any(one["success"] is not None for one in new)
         records = [one for one in new if (one["success"] if declared else one["return"] >= middle)][:count]
-        reasons = [f"{len(played)} episodes are scored, {len(played) - len(new)} of them of the evaluation's tasks"]
+        why = f"{len(scored)} episodes are scored, {len(scored) - len(new)} of them of the evaluation's tasks"
     if not records:
-        raise ConfigError(f"warm_start={source!r} has no episode to imitate: {(reasons or ['none was played'])[0]}")
+        raise ConfigError(f"warm_start={source!r} has no episode to imitate: {why}")
     return records
 
 
@@ -153,8 +156,8 @@ def imitate(model: Any, rows: Sequence[Row], *, pad_id: int, rate: float, update
     model.train()
     for batch in batches:
         count, loss = sum(label != NOT_TRAINED for row in batch for label in row["labels"][1:]), 0.0
-        for at in range(0, len(batch), _ROWS_AT_ONCE):
-            part = _loss(model, batch[at : at + _ROWS_AT_ONCE], pad_id) / count
+        for at in range(0, len(batch), ROWS_AT_ONCE):
+            part = _loss(model, batch[at : at + ROWS_AT_ONCE], pad_id) / count
             part.backward()
             loss += float(part.detach())
         torch.nn.utils.clip_grad_norm_(trained, 1.0)
@@ -173,7 +176,7 @@ def _batches(rows: Sequence[Row], updates: int, seed: int) -> Iterator[list[Row]
     """Yield at least so many batches, each with other rows until all were seen."""
     import numpy as np
 
-    size = min(BATCH, len(rows))
+    size = min(_BATCH, len(rows))
     for epoch in range(math.ceil(updates / math.ceil(len(rows) / size))):
         order = np.random.default_rng(derive_seed(seed, "imitation", epoch)).permutation(len(rows))
         yield from ([rows[number] for number in order[at : at + size]] for at in range(0, len(rows), size))
