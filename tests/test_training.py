@@ -353,7 +353,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_an_adapter_is_what_is_trained_of_a_pretrained_model(base: str, tmp_path: Path) -> None:
-    options: dict[str, Any] = {**SMALL, "steps": 2, "action_format": "plain", "dtype": "float32"}
+    options: dict[str, Any] = {**SMALL, "steps": 2, "action_format": "open", "dtype": "float32"}
     train(HERE, model=base, out=tmp_path / "run", **options)
     saved = json.loads((tmp_path / "run" / "model" / "adapter_config.json").read_text())
     assert (saved["r"], saved["base_model_name_or_path"]) == (16, base)
@@ -371,7 +371,7 @@ def test_an_adapter_is_what_is_trained_of_a_pretrained_model(base: str, tmp_path
 
 
 def test_all_weights_are_trained_where_the_user_says_so(base: str, tmp_path: Path) -> None:
-    train(HERE, model=base, lora=0, out=tmp_path / "run", **{**SMALL, "steps": 1, "action_format": "plain"})
+    train(HERE, model=base, lora=0, out=tmp_path / "run", **{**SMALL, "steps": 1, "action_format": "open"})
     assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
     # The memory of a small model is worth less than the time of a second forward pass.
     [checkpoint] = (tmp_path / "run" / "checkpoints").glob("checkpoint-*")
