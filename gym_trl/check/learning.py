@@ -73,12 +73,12 @@ def tasks(it: Evidence) -> Iterator[Finding]:
     it.needs("repeats", ends=True)
     played = list(dict.fromkeys(tuple(game.trajectory.actions[:20]) for game in [*it.solved, *it.random]))[:20]
     if it.seats == 1 and all(_is_the_same(it, actions) for actions in it.affordable(played)):
-        got = f"{len(it.seeds)} seeds gave the same task"
         if len({round(game.episodes[0].paid, 9) for game in [*it.random, *it.solved]}) > 1:
             it.broken.add("tasks")  # it can be played without reading
+            yield warning(f"{len(it.seeds)} seeds gave the same task", "draw the start in reset() from self.np_random")
         else:
-            got += ", or one that only a success shows, which nothing that was played had"
-        yield warning(got, "draw the start in reset() from self.np_random")
+            got = f"{len(it.seeds)} seeds look alike, and nothing that was played succeeds: one task, or a hidden one"
+            yield warning(got, "draw it in reset() from self.np_random; a solver would show the difference")
         return
     longest = sorted({tuple(game.trajectory.actions[:20]) for game in it.random}, key=len)[-3:]
     courses = dict[int, str]()
