@@ -131,6 +131,7 @@ class Evaluation:
             lines.append(f"{first.name}: pass@{attempts} {first.pass_at(attempts)}")
         for other, key, apart in self.compared():
             shown = "better" if apart.low > 0 else "worse" if apart.high < 0 else "no difference shown"
+            shown = "too few tasks to tell" if math.isnan(apart.low) else shown
             lines.append(f"{first.name} less {other.name}: {key} {apart}, {shown}")
         return "\n".join(lines)
 

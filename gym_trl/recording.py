@@ -234,6 +234,11 @@ class Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         self.say(
             f"{when.capitalize()} the training ({seconds:.0f} s):", *(f"  {line}" for line in f"{result}".splitlines())
         )
+        if when == "after" and any(apart.low <= 0 for *_, apart in result.compared()):
+            self.say(
+                f"More steps may help: gym-trl train --resume {self.folder} --steps {2 * self.chosen.steps}; "
+                "what else does is in docs/not_learning.md"
+            )
         rows = json.loads(to_json([one.as_dict() for one in result.scores]))
         self.summary[when] = {"model": rows[0], **{one["policy"]: one for one in rows[1:]}}
         step = self.trainer.state.global_step
