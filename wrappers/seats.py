@@ -142,6 +142,5 @@ def plays_all_seats(env: gym.Env[Any, Any]) -> bool:
 
     >>> plays_all_seats(gym.make("TrlEnv/KuhnPoker-v0")), plays_all_seats(gym.make("TrlEnv/Echo-v0"))
     (True, False)
-
     """
     return attribute_of(env, "num_seats", 1) > 1 and layer_of(env, Seats) is None
