@@ -10,7 +10,7 @@ import gymnasium as gym
 
 from gym_trl.encoder import Encoder
 from gym_trl.episode import Episode
-from gym_trl.errors import ConfigError
+from gym_trl.errors import ConfigError, apart_from_the_model
 from gym_trl.executors.thread import ThreadPool
 from gym_trl.grpo.rollout_func import RolloutFunc
 from gym_trl.grpo.trainer_engine import SAMPLING, Stops
@@ -22,7 +22,7 @@ from gym_trl.integrations.code_agent.clients import (
     VLLMClientGenerationConfig,
     encode_prompt,
 )
-from gym_trl.integrations.code_agent.executers import Batches, Session, SessionExecuter
+from gym_trl.integrations.code_agent.executers import Session, SessionExecuter
 from gym_trl.rollout import Limits, rollout, run
 from gym_trl.seeding import derive_seed
 from gym_trl.spaces import AnyText
@@ -94,7 +94,8 @@ class CodeAgentEnvironment(Environment):
     ends there, and in training the episode is unscored.
 
     Args:
-        code_executer: ``LocalExecuter``, ``E2BExecuter``, or any object with ``execute(codes) -> outputs``.
+        code_executer: ``LocalExecuter``, ``E2BExecuter``, or any object with ``execute(codes) -> outputs``, which is
+            called by one thread at a time unless it has the attribute ``max_concurrent``.
         tokenizer: The model's tokenizer.
         parsing_string: Tag that starts a program.
         stop_string: Tag that ends a program.
@@ -121,7 +122,6 @@ class CodeAgentEnvironment(Environment):
         self.code_executer, self.tokenizer, self.tools_script = code_executer, tokenizer, tools_script
         self.parsing_string, self.stop_string = parsing_string, stop_string
         self.output_string_start, self.output_string_end = output_string_start, output_string_end
-        self._batches = Batches(code_executer)
 
     def extract_code(self, text: str) -> str | None:
         r"""Return the last program in a text, preceded by ``tools_script``; ``None`` if there is no program.
@@ -185,10 +185,14 @@ class CodeAgentEnvironment(Environment):
         return lambda prompts, trainer: play([render(trainer, prompt) for prompt in prompts], trainer)
 
     def _pool(self) -> ThreadPool:
-        # An executer with only execute is called by one thread at a time, with the waiting programs of all threads.
-        executer, batches = self.code_executer, Session(self._batches.run, lambda: None)
-        session = executer.session if isinstance(executer, SessionExecuter) else lambda: batches
-        workers = max(1, int(getattr(executer, "max_concurrent", 32)))
+        executer = self.code_executer
+
+        def execute(code: str) -> str:
+            [output] = executer.execute([code])
+            return str(output)
+
+        session = executer.session if isinstance(executer, SessionExecuter) else lambda: Session(execute, lambda: None)
+        workers = max(1, int(getattr(executer, "max_concurrent", 1)))
         return ThreadPool(lambda _: _Conversation(self.extract_code, session), workers=workers)
 
 
@@ -240,8 +244,9 @@ class _Conversation(gym.Env[str, str]):
         if code is None:
             self.close()
             return "", 0.0, True, False, {}
-        self._session = self._session or self._make()
-        return self._session.run(code), 0.0, False, False, {}
+        with apart_from_the_model("the executer"):  # what its program raises is output
+            self._session = self._session or self._make()
+            return self._session.run(code), 0.0, False, False, {}
 
     def close(self) -> None:
         session, self._session = self._session, None

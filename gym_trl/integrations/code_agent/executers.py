@@ -2,8 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from threading import Lock
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from gym_trl.errors import needs
@@ -129,36 +128,3 @@ class E2BExecuter(SessionExecuter):
                 ending.kill()
 
         return Session(run, close)
-
-
-class Batches:
-    """Runs programs with an executer that has ``execute`` only; those that arrive while it is busy form a batch."""
-
-    def __init__(self, executer: Any) -> None:
-        self._executer = executer
-        self._busy, self._guard = Lock(), Lock()
-        self._waiting: list[tuple[str, Future[str]]] = []
-
-    def run(self, code: str) -> str:
-        """Run a program in the next batch."""
-        future: Future[str] = Future()
-        with self._guard:
-            self._waiting.append((code, future))
-        with self._busy:
-            if not future.done():
-                with self._guard:
-                    batch, self._waiting = self._waiting, []
-                self._execute(batch)
-        return future.result()
-
-    def _execute(self, batch: list[tuple[str, "Future[str]"]]) -> None:
-        try:
-            outputs = list(self._executer.execute([code for code, _ in batch]))
-            if len(outputs) != len(batch):
-                raise ValueError(f"the executer was given {len(batch)} programs and returned {len(outputs)} outputs")
-        except Exception as error:
-            for _, future in batch:
-                future.set_exception(error)
-        else:
-            for (_, future), output in zip(batch, outputs, strict=True):
-                future.set_result(str(output))
