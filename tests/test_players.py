@@ -387,9 +387,11 @@ def test_half_an_action_of_a_server_is_none(serve: Any) -> None:
     cut["choices"][0]["finish_reason"] = "length"
     half = said("<action>4")
     half["choices"][0]["finish_reason"] = "length"
-    for answer, valid in ((cut, True), (half, False)):
+    thought = said(None, reasoning_content="Hm")  # of a server whose model was cut off before it said anything
+    for answer, valid in ((cut, True), (half, False), (thought, False)):
         [game] = play(None, SERVED, base_url=serve(lambda body, times, answer=answer: (200, answer)).url, episodes=1)
         assert game.episodes[0].turns[0].action_valid is valid
+    assert game.episodes[0].turns[0].answer == ("Hm", "")
 
 
 def test_a_server_that_is_not_there_is_said_before_anything_is_played() -> None:

@@ -80,6 +80,6 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
-def said(text: str, **message: Any) -> dict[str, Any]:
+def said(text: str | None, **message: Any) -> dict[str, Any]:
     usage = {"prompt_tokens": 40, "completion_tokens": 5}
     return {"choices": [{"message": {"role": "assistant", "content": text, **message}}], "usage": usage}
