@@ -53,7 +53,10 @@ LAWS = {
     "14 unscored": ("gym_trl/grpo/rewards.py gym_trl/errors.py", "test_whose_fault grpo/test_trainings"),
     "15 no way out": ("gym_trl/wrappers/turn_limit.py", "test_no_way_out wrappers/test_every_wrapper"),
     "16 control tokens": ("gym_trl/encoder.py gym_trl/chat.py", "test_control_tokens test_chat"),
-    "18 metrics": ("gym_trl/grpo/rewards.py", "grpo/test_trainings grpo/test_two_processes"),
+    "18 metrics": (
+        "gym_trl/grpo/rewards.py",
+        "grpo/test_environment_factory grpo/test_trainings grpo/test_two_processes",
+    ),
     "19 whole actions": (
         "gym_trl/text/parsing.py gym_trl/wrappers/parse_action.py",
         "test_parsing test_whole_actions wrappers/test_parse_action",
