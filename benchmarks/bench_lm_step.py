@@ -88,9 +88,8 @@ def step(game: str, variant: str, folder: str | None = None) -> dict[str, float]
     from gym_trl import GymGRPOTrainer, GymSpec
     from gym_trl.engines.kv_cache import why_not_plain
     from gym_trl.grpo import speed, trainer_engine
-    from gym_trl.models import load_model
+    from gym_trl.models import load_model, with_adapter
     from gym_trl.testing import pretrained_folder
-    from gym_trl.training import with_adapter
     from gym_trl.wrappers import ParseAction
 
     made, played_game = VARIANTS[variant], dict(GAMES[game])

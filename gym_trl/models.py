@@ -1,4 +1,4 @@
-"""Models: found in a run's folder or on the hub, and loaded, also adapters with what they adapt."""
+"""Models: found in a run's folder or on the hub, and loaded; adapters are merged, trained further, or new."""
 
 import json
 import logging
@@ -109,6 +109,25 @@ def _read_model(found: str | Path, dtype: str | None, *, trainable: bool) -> tup
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
         model = PeftModel.from_pretrained(model, str(found), is_trainable=trainable)
     return model if trainable else model.merge_and_unload(), tokenizer
+
+
+def with_adapter(model: Any, rank: int, *, seed: int = 0) -> Any:
+    """Return a model with a new adapter of every linear layer but the head, which alone is trained.
+
+    Args:
+        model: Transformers model.
+        rank: Rank of the adapter.
+        seed: Seed of its weights, which change nothing yet.
+    """
+    with needs("lora", "an adapter"):
+        from peft import LoraConfig, get_peft_model
+    import torch
+
+    # Without dropout, or the trained probabilities would not be those that were sampled from.
+    lora = LoraConfig(r=rank, lora_alpha=32, target_modules="all-linear", lora_dropout=0.0, task_type="CAUSAL_LM")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return get_peft_model(model, lora)
 
 
 @contextmanager

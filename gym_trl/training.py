@@ -20,7 +20,7 @@ from gym_trl.evaluation import Evaluation
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.trainer_engine import check_generation
 from gym_trl.grpo.trl_versions import settings_of_trl
-from gym_trl.models import PRETRAINED, fast_dtype, find_model, load_model, quiet_transformers
+from gym_trl.models import PRETRAINED, fast_dtype, find_model, load_model, quiet_transformers, with_adapter
 from gym_trl.options import check_options
 from gym_trl.registration import did_you_mean
 from gym_trl.setting import LONG_ANSWER, Options, Setting
@@ -260,7 +260,7 @@ _PRETRAINED: dict[str, Any] = {
 }
 _ADAPTER: dict[str, Any] = {"learning_rate": 3e-4}  # at 1e-4 GuessNumber has not risen after 30 steps (docs/results.md)
 _WITHOUT_GPU: dict[str, Any] = {"steps": 60, "groups": 3}  # about half an hour with a model of 135M weights
-_RANK, _ALPHA = 16, 32
+_RANK = 16
 IMITATION = {"tiny": (2e-3, 64), "adapter": (5e-4, 16), "whole": (2e-5, 16)}
 """Learning rate of a warm start, and its least number of updates."""
 
@@ -426,25 +426,6 @@ def _load(
     if chosen.lora and trained is None:
         network = with_adapter(network, chosen.lora, seed=seed)
     return network, tokenizer
-
-
-def with_adapter(model: Any, rank: int, *, seed: int = 0) -> Any:
-    """Return a model with a new adapter of every linear layer but the head, which alone is trained.
-
-    Args:
-        model: Transformers model.
-        rank: Rank of the adapter.
-        seed: Seed of its weights, which change nothing yet.
-    """
-    with needs("lora", "an adapter"):
-        from peft import LoraConfig, get_peft_model
-    import torch
-
-    # Without dropout, or the trained probabilities would not be those that were sampled from.
-    lora = LoraConfig(r=rank, lora_alpha=_ALPHA, target_modules="all-linear", lora_dropout=0.0, task_type="CAUSAL_LM")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return get_peft_model(model, lora)
 
 
 def _for_model(setting: Setting, tokenizer: Any, *, tiny: bool, plain: bool) -> Setting:
