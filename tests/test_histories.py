@@ -74,6 +74,8 @@ def play(
 def check_laws(episode: Episode, asked: list[tuple[list[int], list[int]]]) -> None:
     """Check that each segment is what the engine was given and returned, and each token is in one of them."""
     left = iter(asked)
+    row = episode.row
+    assert len(row.completion_ids) == len(row.mask) == len(row.logprobs)
     for segment in episode.segments:
         assert len(segment.completion_ids) == len(segment.mask) == len(segment.logprobs)
         place, whole = len(segment.prompt_ids), segment.ids
