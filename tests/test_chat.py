@@ -219,6 +219,7 @@ def test_each_family_of_models_is_read_by_its_own_marks(name: str, thought: str,
     ids = encode(tokenizer, f"{text}<|im_end|>")
     assert chat.text(ids) == Answer(thought, answer)
     assert chat.text(chat.say(answer)) == Answer("", answer)
+    assert chat.say(answer)[-1] in chat.stop_ids
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -409,6 +409,7 @@ def test_each_task_is_played_once_in_each_seat(tmp_path: Path) -> None:
     again = evaluate(TIC_TAC_TOE, model="solver", against="random", episodes=20, out=tmp_path)
     assert str(again) == str(found)
     assert len(list(read_records(tmp_path))) == 40
+    assert {one["spec"]["against"] for one in read_records(tmp_path)} == {"random"}
 
 
 def test_two_that_are_alike_win_nothing_from_each_other() -> None:

@@ -78,6 +78,7 @@ def test_every_episode_obeys_the_laws_of_ids_worth_and_success(
     begun: Any, between: list[StepResult], end: Any, answers: list[str], limits: Limits
 ) -> None:
     episode, asked, actions = played([begun, *between, end], answers, limits=limits)
+    assert episode.seat is None
     # Law 1 and 2: what the engine was given and returned is prompt and completion, and the mask is where it sampled.
     whole, row = episode.row.ids, episode.row
     assert [whole[: len(prompt) + len(ids)] for prompt, ids in asked] == [prompt + ids for prompt, ids in asked]
