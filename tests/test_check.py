@@ -156,6 +156,7 @@ def test_it_plays_as_a_training_does() -> None:
     assert report_on(Higher, instructions="Play well.", only=["rules"]).prompt.startswith("Play well.")
 
 
+@pytest.mark.slow
 def test_seats_are_played_against_random_play_or_by_an_opponent() -> None:
     report = report_on(HighCard)
     assert not report.findings or {one.check for one in report.findings} == {"tasks"}

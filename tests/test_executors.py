@@ -138,7 +138,10 @@ def with_opponent(way: str) -> Any:
     return Opponent(gym.make("TrlEnv/KuhnPoker-v0"), lambda seed: policy)
 
 
-@pytest.mark.parametrize(("executor", "way"), [("thread", "hangs"), ("process", "hangs"), ("process", "exits")])
+@pytest.mark.parametrize(
+    ("executor", "way"),
+    [("process", "hangs"), ("process", "exits"), pytest.param("thread", "hangs", marks=pytest.mark.slow)],
+)
 def test_an_opponent_that_never_answers_or_ends_its_process_is_not_the_models_fault(executor, way, pool_of):
     """Law 14."""
     with pool_of(executor, lambda _: with_opponent(way), workers=1, step_timeout=0.5) as pool:

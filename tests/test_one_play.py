@@ -254,6 +254,7 @@ def test_all_executors_give_the_same_result(executor: Any) -> None:
     assert in_pool(PLANNED, executor=executor, workers=2) == in_pool(PLANNED)
 
 
+@pytest.mark.slow
 def test_a_step_that_hangs_is_worth_as_much_as_one_that_raises() -> None:
     crashed, hangs = ([PLANNED[0]._replace(ending=ending)] for ending in ("crashed", "hangs"))
     expected = in_pool(crashed)

@@ -162,6 +162,7 @@ def test_a_bug_of_the_engine_is_raised() -> None:
         played([StepResult("go")], [ZeroDivisionError()])
 
 
+@pytest.mark.slow
 def test_an_episode_without_an_end_has_one() -> None:
     episode, _, actions = played(itertools.repeat(StepResult("on")), limits=Limits(tokens_per_turn=9))
     assert (episode.stop_reason, len(actions)) == (StopReason.TURN_LIMIT, 10_000)
