@@ -7,7 +7,7 @@ from gym_trl import GymSpec
 from systems import Game, Run
 from systems.game import far_away
 from systems.generator import Generator
-from systems.trainers import call_rollout_func
+from systems.trainers import call_rollout_func, make_trainer
 
 
 def spec_of(game: Game) -> GymSpec:
@@ -30,4 +30,6 @@ def play(game: Game, generator: Generator) -> Run:
         returns = [episode.episode_return for episode in columns["episode"]]
         return columns | {"return": returns, "turns": [len(episode.turns) for episode in columns["episode"]]}
 
-    return call_rollout_func(game, generator, rollout_func, rewards="return", turns="turns")
+    trainer = make_trainer(game, generator, rollout_func=rollout_func)
+    trainer.vllm_generation.generation_kwargs = {}  # the spec has the limit of a turn
+    return call_rollout_func(game, generator, rollout_func, rewards="return", turns="turns", trainer=trainer)

@@ -155,7 +155,10 @@ def with_ends(
     """
     options = {name: value for name, value in sampling.items() if value is not None}
     if refused := sorted(options.keys() & _OWN):
-        raise ConfigError(f"sampling cannot have {refused[0]!r}, which {engine} sets itself for each request")
+        raise ConfigError(
+            f"sampling cannot have {refused[0]!r}, which {engine} sets itself for each request: leave it out "
+            "(max_tokens_per_turn limits a response)"
+        )
     stop = options.pop("stop", ())
     ids = {*options.pop("stop_token_ids", ()), *(() if options.get("ignore_eos") else eos_ids)}
     return {
