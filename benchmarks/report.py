@@ -188,9 +188,13 @@ def conditions() -> dict[str, Any]:
 
 
 def commit() -> str:
-    """Return the commit that is measured, with ``-dirty`` if code was changed since; nothing outside of a checkout."""
-    command = ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=8"]
-    return subprocess.run(command, cwd=HERE.parent, capture_output=True, text=True, check=False).stdout.strip()
+    """Return the commit that is measured, with ``-dirty`` if a program was changed since; nothing outside of a checkout."""
+
+    def git(*words: str) -> Any:
+        return subprocess.run(["git", *words], cwd=HERE.parent, capture_output=True, text=True, check=False)
+
+    changed = git("diff", "--quiet", "HEAD", "--", "*.py").returncode == 1
+    return git("rev-parse", "--short=8", "HEAD").stdout.strip() + "-dirty" * changed
 
 
 def processor() -> str:
