@@ -188,7 +188,7 @@ def conditions() -> dict[str, Any]:
 
 
 def commit() -> str:
-    """Return the commit that is measured, with ``-dirty`` if a program has changed since; nothing without a checkout."""
+    """Return the commit that is measured, with ``-dirty`` if a program has changed; nothing without a checkout."""
 
     def git(*words: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(["git", *words], cwd=HERE.parent, capture_output=True, text=True, check=False)
