@@ -97,7 +97,8 @@ class TransformersEngine(Engine):
         stop_strings: Sequence[str] = (),
         decode: Callable[[TokenIds], str] | None = None,
     ) -> None:
-        if model.config.is_encoder_decoder or getattr(model.config, "is_decoder", None) is False:
+        causal = any(getattr(part, "is_causal", False) for part in model.modules())  # GPT-NeoX says no in its config
+        if model.config.is_encoder_decoder or (getattr(model.config, "is_decoder", None) is False and not causal):
             raise ConfigError(f"the model must be a decoder that reads from left to right, got {type(model).__name__}")
         self.model = model
         self.lockstep = why_not_plain(model)

@@ -55,7 +55,8 @@ def model_of(kind, seed=0, **options):
 
 
 LLAMA = model_of("llama")
-KEPT = [("llama", {}), ("qwen2", {}), ("qwen3", {}), ("gpt2", {}), ("mistral", {"sliding_window": None})]
+KINDS = ("llama", "qwen2", "qwen3", "gpt2", "gpt_neox")
+KEPT = [*((kind, {}) for kind in KINDS), ("mistral", {"sliding_window": None})]
 IN_LOCKSTEP = [
     ("gemma3_text", {"sliding_window": 8, "num_hidden_layers": 6}),
     ("mistral", {"sliding_window": 8}),
