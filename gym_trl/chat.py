@@ -110,13 +110,13 @@ class Chat:
         before, _, after = written.partition(_SAID)
         if self._tried(_exchanges(1)).rpartition(_SAID)[2] == after:
             after = ""  # it always writes the prompt, so that these tokens may belong to the next turn
-        self._end, self._closing = self._end_of_turn(self._tail.partition(_SHOWN)[0], after)
+        self._end, self._closing = self._end_of_turn(before, self._tail.partition(_SHOWN)[0], after)
         self.stop_ids = frozenset([tokenizer.convert_tokens_to_ids(self._end)] if self._end else [])
         # The control tokens of a reply, without and with such an end before it; what a text adds is an intruder.
         tails = self._tail, self._tail.removeprefix(self._closing)
         self._controls = [self.encoder.control(self.encoder.encode(tail.replace(_SHOWN, "x"))) for tail in tails]
         # What begins a response: a thought that the prompt has opened, and what is written in place of a thought.
-        prompt = self._render([asked]).rpartition(_ASKED)[2]
+        self._prompt = prompt = self._render([asked]).rpartition(_ASKED)[2]
         opened = [marks for marks in THOUGHTS if prompt.rfind(marks.opening) > prompt.rfind(marks.closing)]
         self._opened = opened[0].opening if opened else ""
         self._begins = before.removeprefix(prompt) if before.startswith(prompt) else ""
@@ -154,17 +154,17 @@ class Chat:
         return self._reply_to(text, closed=closed).copy()
 
     def _reply(self, text: str, *, closed: bool) -> TokenIds:
-        done = self._closing if closed else ""
+        done, after = (self._closing, self._end) if closed else ("", "x")
         try:
             tail = self._render([*_exchanges(1), self._plain(Message("user", text))]).rpartition(_SAID)[2]
-            ids = self.encoder.encode(tail.removeprefix(done))
+            ids = self.encoder.encode(tail.removeprefix(done), after=after)
             if self.encoder.control(ids) == self._controls[closed]:
                 return ids
         except ChatTemplateError:  # it rejects this text
             pass
         # The template makes a control token of the text, or writes others around it: put it where another would be.
         inert = f"{CUT}{self.encoder.inert(text)}{CUT}"
-        return self.encoder.encode(self._tail.removeprefix(done).replace(_SHOWN, inert))
+        return self.encoder.encode(self._tail.removeprefix(done).replace(_SHOWN, inert), after=after)
 
     def closes(self, ids: Sequence[int]) -> bool:
         """Return whether a response ended its turn."""
@@ -172,7 +172,9 @@ class Chat:
 
     def text(self, ids: TokenIds) -> Answer:
         """Return the thought and the answer of a response, without control tokens."""
-        text = self.encoder.decode(ids[:-1] if self.closes(ids) else ids)
+        text = self.encoder.decode(ids)
+        if self.closes(ids):
+            text = self.encoder.decode(ids[:-1]).removesuffix(self._closing.removesuffix(self._end))
         thinking, answer = split_thinking(text, self._opened)
         return Answer(self.encoder.bare(thinking), self.encoder.bare(answer).removeprefix(self._heading).lstrip())
 
@@ -184,7 +186,8 @@ class Chat:
         """
         if not self.stop_ids:
             raise ChatTemplateError(f"{self._name} has no eos_token, and no token that ends the model's turn")
-        ids = self.encoder.encode(self._begins + self.encoder.plain(text) + (self._closing or self._end))
+        response = self._begins + self.encoder.plain(text) + (self._closing or self._end)
+        ids = self.encoder.encode(response, after=self._prompt)
         if (read := self.text(ids).text) != text.strip():
             raise ChatTemplateError(f"{self._name} cannot write the response {text!r:.80}: it is read as {read!r:.80}")
         return ids
@@ -218,14 +221,15 @@ class Chat:
             "anew with history="
         )
 
-    def _end_of_turn(self, before: str, last: str) -> tuple[str, str]:
+    def _end_of_turn(self, begun: str, before: str, last: str) -> tuple[str, str]:
         """Return the token that ends a response, and the text up to it in a conversation that goes on.
 
         The declared end of the tokenizer counts if the template writes it. Cohere's template ends a response and then
         the turn: it is the last token that both a last and an earlier answer have. gpt-oss ends its last answer by
-        another token than earlier ones: it is that one.
+        another token than earlier ones: it is that one. A token that ends the thoughts before such answers ends none.
 
         Args:
+            begun: Text before the answer.
             before: Text between an answer and the next message.
             last: Text after an answer that nothing follows.
         """
@@ -234,6 +238,8 @@ class Chat:
         shared = [mark for mark, _ in takewhile(lambda pair: pair[0] == pair[1], zip(between, final, strict=False))]
         declared = [eos] if eos in between and (eos in final or not final) else []
         end = next(iter(declared or shared[-1:] or final[:1] or between[:1]), eos)
+        if any(marks.closing == end and marks.answer and marks.answer in begun for marks in THOUGHTS):
+            end = eos or end
         return end, before[: before.index(end) + len(end)] if end in between else ""
 
     def _plain(self, message: Message) -> Message:

@@ -51,10 +51,10 @@ class Encoder:
         """Return the control tokens among ids."""
         return [id_ for id_ in ids if id_ in self._control_ids]
 
-    def encode(self, text: str, *, begins: bool = False) -> TokenIds:
-        """Return the ids of a text at the beginning of a conversation or after it."""
+    def encode(self, text: str, *, begins: bool = False, after: str = "") -> TokenIds:
+        """Return the ids of a text at the beginning of a conversation or after it, there ``after`` another text."""
         first, *others = text.split(CUT)
-        ids = self._encode(first) if begins else self._encode_after(first)
+        ids = self._encode(first) if begins else self._encode_after(first, after)
         for piece in others:
             ids += self._encode_after(piece)
         return ids
@@ -77,9 +77,15 @@ class Encoder:
     def _encode(self, text: str) -> TokenIds:
         return list(self._tokenizer.encode(text, add_special_tokens=False))
 
-    def _encode_after(self, text: str) -> TokenIds:
-        """Return the ids of a text after a control token: SentencePiece writes a space where a text begins."""
-        return self._encode(self._before + text)[bool(self._before) :] if text else []
+    def _encode_after(self, text: str, after: str = "") -> TokenIds:
+        """Return the ids of a text after a control token and perhaps a text that tokens of this one do not begin in.
+
+        SentencePiece writes a space where a text begins, and Phi-3's end of a turn takes the line break after it.
+        """
+        head, ids = (self._encode(f"{self._before}{after}{end}") for end in ("", text))
+        if after and ids[: len(head)] != head:
+            return self._encode_after(text)
+        return ids[len(head) :] if text else []
 
     def _is_one(self, mark: str) -> bool:
         return len(self._encode(mark)) == 1

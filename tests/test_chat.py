@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+import tokenizers
 from chat.conversations import Conversation, hold
 from chat.foreign_templates import SUITES, foreign, tokenizer_for
 from chat.templates import CHATML, TEMPLATES, encode, make_tokenizer
@@ -179,6 +180,24 @@ def test_a_boundary_between_turns_adds_no_blank(turns: list[tuple[str, str]], se
         [one.as_dict() for one in messages], tokenize=False, add_generation_prompt=True
     )
     assert tokenizer.decode(ids) == tokenizer.decode(encode(tokenizer, whole))
+
+
+@pytest.mark.parametrize("kind", ["an end that takes the line break after it", "a mark after each control token"])
+def test_replies_and_responses_have_the_ids_of_one_rendering(kind: str) -> None:
+    tokenizer = tokenizer_for(CHATML, "<eos>")
+    if kind.startswith("an end"):  # Phi-3's tokenizer
+        tokenizer.add_tokens([tokenizers.AddedToken("<|im_end|>", special=True, normalized=False, rstrip=True)])
+    else:  # Llama 2's, whose mark is a space
+        tokenizer.backend_tokenizer.normalizer = tokenizers.normalizers.Prepend("_")
+    chat, messages = Chat(tokenizer), [ASKED, Message("assistant", "7"), Message("user", "Higher.")]
+    whole = tokenizer.apply_chat_template([one.as_dict() for one in messages], add_generation_prompt=True)["input_ids"]
+    assert chat.open([ASKED]) + chat.say("7") + chat.reply("Higher.", closed=True) == whole
+    assert whole[-len(end := chat.reply("Higher.", closed=False)) :] == end
+
+
+def test_a_token_that_ends_thoughts_does_not_end_the_turn() -> None:
+    tokenizer: Any = make_tokenizer(TEMPLATES["gptoss"].replace("<|return|>", "<|end|>"))
+    assert Chat(tokenizer).stop_ids == {tokenizer.eos_token_id}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
