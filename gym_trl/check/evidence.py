@@ -149,9 +149,11 @@ class Evidence:
     def steps(self) -> int:
         """Steps that a check may take: a tenth for each power of ten by which a step takes longer than a millisecond.
 
-        They are counted, not timed, so that a busy machine finds what an idle one does.
+        Resets are shared among the steps, but not the first one, which may load something. They are counted, not timed,
+        so that a busy machine finds what an idle one does.
         """
-        longer = step_seconds(self.play(random_play, self.seeds[:1])) / _QUICK
+        *_, game = self.play(random_play, self.seeds[:2])
+        longer = sum(game.trajectory.seconds) / max(1, len(game.trajectory.actions)) / _QUICK
         return int(_STEPS / 10 ** max(0, math.ceil(math.log10(longer or 1))))
 
     def affordable(self, several: Iterable[T]) -> Iterator[T]:
