@@ -124,7 +124,10 @@ def _elsewhere(it: Evidence, games: Sequence[Game]) -> str:
 
 def follow() -> None:
     """Write what is shown when the actions on the standard input are played."""
+    answer = os.dup(1)
+    os.dup2(2, 1)  # environments print
     setting, scripts = pickle.load(sys.stdin.buffer)  # noqa: S301 -- our own bytes
     it = Evidence(setting)
     rows = [[row[:_PLAIN] for row in shown(it.follow(actions, seed))] for actions, seed in scripts]
-    sys.stdout.buffer.write(pickle.dumps(rows))
+    with os.fdopen(answer, "wb") as file:
+        pickle.dump(rows, file)
