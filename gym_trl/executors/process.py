@@ -219,7 +219,7 @@ def _transferable(result: Result) -> Result:
         return result
     info = {}
     for name, value in result.info.items():
-        with suppress(TypeError):
+        with suppress(Exception):  # of somebody's value, or it holds itself
             info[_plain(name)] = _plain(value)
     return replace(result, observation=_plain(result.observation), info=info)
 
