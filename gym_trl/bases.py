@@ -53,6 +53,20 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
         raise
 
 
+@contextmanager
+def outside_of_the_loop() -> Iterator[None]:
+    """Hide the running loop from somebody's code in the block, which can then run one of its own (``asyncio.run``)."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    asyncio.tasks._leave_task(loop, task)
+    asyncio._set_running_loop(None)
+    try:
+        yield
+    finally:
+        asyncio._set_running_loop(loop)
+        asyncio.tasks._enter_task(loop, task)
+
+
 _FULL_COLLECTIONS = 100  # number of collections of the middle generation before a full one; Python's default is 10
 _lock = Lock()
 _thresholds: list[tuple[int, int, int]] = []  # in effect before each running rollout

@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
+from gym_trl.bases import outside_of_the_loop
 from gym_trl.chat import Chat, ChatLike
 from gym_trl.engines.protocol import AsyncEngine, Engine
 from gym_trl.engines.server import AnswerError, HTTPEngine
@@ -156,10 +157,11 @@ class TextPlayer(Player):
 
         async def sample(ids: TokenIds, max_tokens: int, seat: int) -> Completion:
             nonlocal act
-            act = act or self._policy(trajectory.env, seed)
             shown = trajectory.results[-1]
             assert isinstance(shown, StepResult)
-            action = act(shown.observation, shown.info)
+            with outside_of_the_loop():
+                act = act or self._policy(trajectory.env, seed)
+                action = act(shown.observation, shown.info)
             if not isinstance(action, str):
                 raise PolicyError(f"a policy must return an action as text, got {action!r:.80}")
             text = action if self._raw else action_writer(trajectory.env)(action)

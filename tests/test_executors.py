@@ -209,7 +209,7 @@ def test_faults_cost_the_episodes_that_have_them_and_no_other_one(executor, pool
 
 
 def test_a_mistake_of_the_user_stops_all(pool_of):
-    """A signal handler in a thread, as verifiers of mathematics set one, and a wrong argument."""
+    """A signal handler in a thread, as verifiers of mathematics set one, its event loop, and a wrong argument."""
 
     class Alarm(FailingEnv):
         def step(self, action):
@@ -217,13 +217,17 @@ def test_a_mistake_of_the_user_stops_all(pool_of):
             signal.signal(signal.SIGALRM, before)
             return super().step(action)
 
+    class Looping(FailingEnv):
+        def step(self, action):
+            return asyncio.get_event_loop()
+
     class Mistaken(FailingEnv):
         def step(self, action):
             raise ConfigError("no such level")
 
     for executor, made, mistaken in (
         *[(executor, Mistaken, True) for executor in ("thread", "process", "inline")],
-        *[("thread", Alarm, True), ("process", Alarm, False), ("inline", Alarm, False)],
+        *[("thread", Looping, True), ("thread", Alarm, True), ("process", Alarm, False), ("inline", Alarm, False)],
     ):
         raised = pytest.raises(ConfigError) if mistaken else nullcontext()
         with pool_of(executor, lambda _, made=made: made("nowhere"), workers=1) as pool, raised:
@@ -478,6 +482,7 @@ class Obedient(gym.Env[str, str]):
                 own = type("Own", (str,), {})("mine")
                 info |= {
                     "board": object(),
+                    "itself": info,
                     own: np.longdouble(0.5),
                     "to": {"a": [own, (StopReason.ENDED, np.int64(2))]},
                 }

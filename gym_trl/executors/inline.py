@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 
+from gym_trl.bases import outside_of_the_loop
 from gym_trl.errors import raise_interrupt
 from gym_trl.executors.protocol import EnvFactory, EnvPool, Result, TextEnvironment
 from gym_trl.executors.step import begin, close_env, failed, take_step
@@ -80,7 +81,8 @@ class InlinePool(EnvPool):
 
     async def execute(self, key: str, work: Task | str) -> Result:
         """Reset or step the environment of an episode."""
-        return self._host.execute(key, work)
+        with outside_of_the_loop():
+            return self._host.execute(key, work)
 
     def env(self, key: str) -> TextEnvironment:
         """Return the environment of an episode that has begun, such as for a policy that is made from it."""

@@ -1,5 +1,6 @@
 """Resets and steps of one environment, whose results are checked, and what its failures are."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from threading import current_thread, main_thread
@@ -28,6 +29,9 @@ from gym_trl.wrappers.turn_limit import loss_return_of
 
 _TOLD_AT_RESET = ("to_move", *LISTS, "action_mask")
 """Entries of the ``info`` of ``reset`` that a game of several seats, or a policy, needs."""
+
+_OF_THE_MAIN_THREAD = re.compile("signal only works in main thread|no current event loop in thread")
+"""What Python says of a thread that is not the main one."""
 
 
 def begin(env: TextEnvironment, task: Task) -> StepResult:
@@ -104,13 +108,13 @@ def failed(work: Task | str, error: BaseException) -> EnvFailure:
     The text ends with the file and the line.
 
     Raises:
-        ConfigError: It raised one, the user's mistake, which ends more than an episode, or the environment has set a
-            signal handler in a thread.
+        ConfigError: It raised one, the user's mistake, which ends more than an episode, or the environment needs the
+            main thread, to set a signal handler or for its event loop.
     """
     if stops_a_rollout(error):
         raise error
     what = f"{'reset' if isinstance(work, Task) else 'step'} raised {described(error)}"
-    if "signal only works in main thread" in safe_str(error) and current_thread() is not main_thread():
+    if _OF_THE_MAIN_THREAD.search(safe_str(error)) and current_thread() is not main_thread():
         hint = 'it needs the main thread of a process: executor="process" (or "inline" in a program)'
         raise ConfigError(f"{what}; {hint}") from error
     by_model = isinstance(work, str) and caused_by_model(error)

@@ -2,6 +2,7 @@
 # mypy: disable-error-code="attr-defined, arg-type, return-value"
 """Sound environments with text, listed actions and numbered ones."""
 
+import asyncio
 import random
 from typing import Any, ClassVar
 
@@ -69,7 +70,7 @@ class Sum(Task):
 
 
 class Reverse(Task):
-    """Free text over a charset, one step: a word backwards."""
+    """Free text over a charset, one step: a word backwards. It prints, and runs an event loop of its own."""
 
     observation_space = spaces.Text(20, charset="ab :")
     action_space = spaces.Text(2, min_length=2, charset="ab")
@@ -82,6 +83,7 @@ class Reverse(Task):
         return f"ab: {self.word}"
 
     def judge(self, action):
+        print(asyncio.run(asyncio.sleep(0, "judged")))
         right = action == self.word[::-1]
         return float(right), right, action in self.action_space
 
