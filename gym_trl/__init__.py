@@ -42,7 +42,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*_names(), "__version__"]
+    return [*_names(), "GAMES", "__version__"]
 
 
 def _version() -> str:

@@ -35,6 +35,6 @@ def exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]
         return getattr(import_module(modules()[name]), name)
 
     def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *modules()})
+        return sorted({*(name for name in vars(sys.modules[package]) if name.startswith("__")), *modules()})
 
     return get, names
