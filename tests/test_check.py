@@ -122,6 +122,14 @@ def test_a_text_that_its_space_does_not_hold_is_told_of_the_space_that_does() ->
     assert "AnyText" in found.fix
 
 
+def test_mistakes_of_a_game_whose_every_action_raises_are_told_together() -> None:
+    texts = {"observation_space": gym.spaces.Text(50, charset="0123456789"), "action_space": gym.spaces.Text(5)}
+    judge, shown = (lambda self, action: int(f"{action}!")), (lambda self: f"a coin: {random.random()}")
+    report = report_on(type("Narrow", (Sum,), {**texts, "judge": judge, "shown": shown}))
+    assert checks_of(report) == ["interface", "repeats"]
+    assert "ValueError" in report.missing["text"]
+
+
 def test_the_report_has_numbers_with_intervals_a_prompt_and_the_next_command() -> None:
     report = report_on("TrlEnv/GuessNumber-v0", env_kwargs={"high": 4, "turns": 3}, seed=3)
     success = report.numbers["solver"]["success"]

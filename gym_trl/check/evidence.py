@@ -254,7 +254,8 @@ class Evidence:
             NotPlayedError: All have ended with an exception.
         """
         if all(map(error_of, self.attempts)):
-            raise NotPlayedError("mend what ends every game of random play first")
+            raised = error_of(self.attempts[0])
+            raise NotPlayedError(f"mend what ends every game of random play first: {raised:.120}")
         return self.attempts
 
     @property

@@ -25,7 +25,8 @@ def repeats(it: Evidence) -> Iterator[Finding]:
 
     Where they differ, only the first reason is told.
     """
-    games = sorted(it.random, key=lambda game: -len(game.trajectory.actions))[:6]
+    begun = [game for game in it.attempts if game.trajectory.actions] or it.random  # which says what ends them all
+    games = sorted(begun, key=lambda game: -len(game.trajectory.actions))[:6]
     again, changed = _played_again(it, games)
     if again:
         spec = it.bare().spec
