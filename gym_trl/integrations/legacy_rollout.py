@@ -31,7 +31,8 @@ def legacy_rollout_func(rollout_func: LegacyRolloutFunc, *, generate_url: str | 
     The function is called with one rendered prompt per group of which this process has a member, and returns
     ``args.num_generations`` completions of each, which the members get in order, even if a group is split between
     processes. Such functions posted prompts to ``/generate/`` of ``trl vllm-serve``, which TRL has removed: with
-    ``generate_url`` the adapter provides this endpoint while the function runs, and samples from the trainer's model.
+    ``generate_url`` the adapter provides this endpoint while the function runs, and samples from the trainer's model; a
+    vLLM server needs another port than it, ``GRPOConfig(vllm_server_port=8001)``.
 
     Args:
         rollout_func: Function that returns ``prompt_ids`` (of each prompt, or of each completion), ``completion_ids``
@@ -108,7 +109,10 @@ def _generating(trainer: Any, url: str | None) -> Iterator[None]:
     try:
         server = ThreadingHTTPServer(("127.0.0.1", parts.port or 80), Handler)
     except OSError as error:
-        raise ConfigError(f"nothing can listen at {url}: {error}; is something else there?") from error
+        raise ConfigError(
+            f"nothing can listen at {url}: {error}; is something else there? A vLLM server needs another port, "
+            "GRPOConfig(vllm_server_port=...)"
+        ) from error
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     try:
