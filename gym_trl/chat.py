@@ -98,11 +98,9 @@ class Chat:
         self._wants_parts = _ASKED not in self._tried([asked])
         self._folds_system = _SHOWN not in self._tried([Message("system", _SHOWN), asked])
         # What it writes from an answer to the next one, around an observation.
-        last = Message("user", _SHOWN)
-        self._tail = self._tried([*_exchanges(1), last]).rpartition(_SAID)[2]
+        self._tail = self._tail_after()
         # Mistral's writes the system message into the last user message; it belongs to the first.
-        with_system = self._tried([_SYSTEM, *_exchanges(1), last]).rpartition(_SAID)[2]
-        self._folds_system |= with_system != self._tail
+        self._folds_system |= self._tail_after(_SYSTEM) != self._tail
         self.refusal = self._why_not()
         """Reason for which a conversation cannot be continued by ``reply``; empty if it can."""
         # What ends a response, and all up to there in a conversation that goes on.
@@ -127,10 +125,20 @@ class Chat:
         self._heading = self.encoder.bare(split_thinking(self._begins, self._opened).text)  # functionary's "all"
 
     def open(self, messages: Sequence[Message]) -> TokenIds:
-        """Return the ids of a conversation that the model is to continue, as the template writes it."""
+        """Return the ids of a conversation that the model is to continue, as the template writes it.
+
+        Raises:
+            ChatTemplateError: The system message changes what the template writes before later answers.
+        """
         return self._opening_of(tuple(messages)).copy()
 
     def _opening(self, messages: Sequence[Message]) -> TokenIds:
+        system = self._plain(messages[0])
+        if not self.refusal and system.role == "system" and self._tail_after(system) not in (self._tail, ""):
+            raise ChatTemplateError(
+                f"{system.content!r:.80} changes what the chat template of {self._name} writes in later turns: say it "
+                "by an option of the template, such as chat_template_kwargs={'enable_thinking': False}"
+            )
         try:
             ids = self.encoder.encode(self._render([self._plain(message) for message in messages]), begins=True)
             harmless = [replace(one, content="x") if one.role != "assistant" else self._plain(one) for one in messages]
@@ -261,6 +269,9 @@ class Chat:
         except Exception as error:  # a template may raise anything
             roles = ", ".join(message.role for message in messages)
             raise ChatTemplateError(f"the chat template of {self._name} cannot render {roles}: {error}") from error
+
+    def _tail_after(self, *system: Message) -> str:
+        return self._tried([*system, *_exchanges(1), Message("user", _SHOWN)]).rpartition(_SAID)[2]
 
     def _tried(self, messages: Sequence[Message], *, prompt: bool = True) -> str:
         try:

@@ -154,6 +154,15 @@ def test_a_tokenizer_that_renders_nothing_is_refused(template: str | None) -> No
         Chat(make_tokenizer(template))
 
 
+def test_a_system_message_that_later_turns_would_need_is_refused() -> None:
+    """Law 3: SmolLM3's says ``/no_think``, upon which its template closes the thought of each answer."""
+    template = CHATML.replace("assistant\n{%", "assistant\n{{ '<think></think>' if '/no' in messages[0].content }}{%")
+    chat = Chat(make_tokenizer(template))
+    assert chat.open([SYSTEM, ASKED])
+    with pytest.raises(ChatTemplateError):
+        chat.open([Message("system", "/no_think"), ASKED])
+
+
 def test_arguments_of_the_template_reach_every_rendering() -> None:
     tokenizer: Any = make_tokenizer(CHATML)
     template = "{{ mood }}" + CHATML.replace("assistant\n{%", "assistant {{ mood }}\n{%")
