@@ -187,6 +187,7 @@ def content(episode: Any) -> tuple[Any, ...]:
     return row.prompt_ids, row.completion_ids, row.mask, [turn.reward for turn in episode.turns], episode.stop_reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", IN_PROCESSES)
 def test_faults_cost_the_episodes_that_have_them_and_no_other_one(executor, pool_of):
     """Laws 5, 8 and 14: of every step some raise, hang, kill their process or answer nonsense; the engine fails too."""

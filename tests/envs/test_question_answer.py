@@ -35,8 +35,12 @@ def short(response: str, answer: Any, row: Mapping[str, Any]) -> bool:
 @pytest.mark.parametrize(
     "make",
     [
-        *(SUMS, partial(SUMS, turns=3), partial(SUMS, verify=doubled), partial(SUMS, answer=None, verify=doubled)),
+        SUMS,
         partial(QAEnv, PLANETS, prompt="question", answer="answer"),
+        *(
+            pytest.param(partial(SUMS, **arguments), marks=pytest.mark.slow)
+            for arguments in ({"turns": 3}, {"verify": doubled}, {"answer": None, "verify": doubled})
+        ),
     ],
 )
 def test_it_meets_the_requirements_of_training(make: Callable[[], QAEnv]) -> None:
