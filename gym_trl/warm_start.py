@@ -132,8 +132,8 @@ def rows_of_all(records: Sequence[Mapping[str, Any]], chat: ChatLike, **options:
     rows = [row for row in rows if any(label != NOT_TRAINED for label in row["labels"])]
     if not rows:
         raise ConfigError(
-            "none of the episodes to imitate has a valid answer that the model can write. Random play has some where the "
-            'rules name a range of numbers, info lists "admissible_actions", or there is a random_policy(seed)'
+            "none of the episodes to imitate has a valid answer that the model can write. Random play has some where "
+            'the rules name a range of numbers, info lists "admissible_actions", or there is a random_policy(seed)'
         )
     return rows
 
