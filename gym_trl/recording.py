@@ -237,7 +237,7 @@ class Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         if when == "after" and any(apart.low <= 0 for *_, apart in result.compared()):
             self.say(
                 f"More steps may help: gym-trl train --resume {self.folder} --steps {2 * self.chosen.steps}; "
-                "what else does is in docs/not_learning.md"
+                'what else does is on the page "When it does not learn" of the documentation'
             )
         rows = json.loads(to_json([one.as_dict() for one in result.scores]))
         self.summary[when] = {"model": rows[0], **{one["policy"]: one for one in rows[1:]}}
