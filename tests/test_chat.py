@@ -220,6 +220,7 @@ FAMILIES = {
     "ministral": ("", "[THINK]{t}[/THINK]{a}"),
     "seed": ("", "<seed:think>{t}</seed:think>\n{a}"),
     "apertus": ("", "<|inner_prefix|>{t}<|inner_suffix|>{a}"),
+    "minicpm": ("", "<|thought_start|>{t}<|thought_end|>{a}"),
     "apriel": ("Here are my reasoning steps:\n", "{t}\n[BEGIN FINAL RESPONSE]\n{a}\n[END FINAL RESPONSE]"),
     "kimi": (
         "<|open|>think<|sep|>",

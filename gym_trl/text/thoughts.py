@@ -57,6 +57,7 @@ THOUGHTS = (
     ThoughtMarks("[THINK]", "[/THINK]"),  # Ministral, Magistral
     ThoughtMarks("<|START_THINKING|>", "<|END_THINKING|>"),  # Command-A
     ThoughtMarks("<|inner_prefix|>", "<|inner_suffix|>"),  # Apertus
+    ThoughtMarks("<|thought_start|>", "<|thought_end|>"),  # MiniCPM
     ThoughtMarks("<|channel>thought", "<channel|>"),  # Gemma 4
     ThoughtMarks("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]", end="[END FINAL RESPONSE]"),  # Apriel
     ThoughtMarks("<|channel|>analysis<|message|>", "<|end|>", "<|channel|>final<|message|>"),  # gpt-oss
