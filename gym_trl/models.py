@@ -114,6 +114,8 @@ def _read_model(found: str | Path, dtype: str | None, *, trainable: bool) -> tup
 def with_adapter(model: Any, rank: int, *, seed: int = 0) -> Any:
     """Return a model with a new adapter of every linear layer but the head, which alone is trained.
 
+    Routers have none, nor the last layers of Mamba's mixers.
+
     Args:
         model: Transformers model.
         rank: Rank of the adapter.
@@ -123,8 +125,19 @@ def with_adapter(model: Any, rank: int, *, seed: int = 0) -> Any:
         from peft import LoraConfig, get_peft_model
     import torch
 
+    # A router of Phi-MoE returns two tensors, and the kernels of Mamba read the weights of out_proj beside an adapter.
+    names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
+    mamba = any(hasattr(part, "D") for part in model.modules())
+    excluded = names & ({"router", "out_proj"} if mamba else {"router"})
     # Without dropout, or the trained probabilities would not be those that were sampled from.
-    lora = LoraConfig(r=rank, lora_alpha=32, target_modules="all-linear", lora_dropout=0.0, task_type="CAUSAL_LM")
+    lora = LoraConfig(
+        r=rank,
+        lora_alpha=32,
+        target_modules="all-linear",
+        exclude_modules=sorted(excluded) or None,
+        lora_dropout=0.0,
+        task_type="CAUSAL_LM",
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return get_peft_model(model, lora)

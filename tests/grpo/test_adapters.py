@@ -6,8 +6,10 @@ from types import SimpleNamespace
 import peft
 import pytest
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from gym_trl.grpo.adapters import merged_adapter, sync_weights
+from gym_trl.models import with_adapter
 from gym_trl.testing import tiny_model, tiny_tokenizer
 
 
@@ -43,6 +45,16 @@ def test_merging_in_bfloat16_leaves_every_bit_also_after_an_exception(raises):
     model.merge_adapter()
     model.unmerge_adapter()
     assert any(not torch.equal(before[name], weight) for name, weight in weights_of(model).items())
+
+
+@pytest.mark.parametrize("kind", ["llama", "mamba2", "phimoe"])
+def test_a_new_adapter_changes_nothing_yet(kind):
+    """Also where layers cannot have one."""
+    sizes = {"vocab_size": 9, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 8}
+    sizes |= {"num_heads": 2, "head_dim": 32, "n_groups": 1} if kind == "mamba2" else {"intermediate_size": 32}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes)).eval()
+    plain = model(torch.arange(8)[None]).logits
+    assert torch.equal(with_adapter(model, 2)(torch.arange(8)[None]).logits, plain)
 
 
 def test_what_has_no_adapter_or_a_merged_one_is_left_alone():
