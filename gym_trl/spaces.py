@@ -11,7 +11,7 @@ from gymnasium.spaces import utils as space_functions
 from gymnasium.vector.utils import shared_memory as vector_memory, space_utils as vector_spaces
 from gymnasium.wrappers.utils import create_zero_array
 
-from gym_trl.errors import ConfigError, check_counts, raise_interrupt
+from gym_trl.errors import ConfigError, NotTextError, check_counts, raise_interrupt
 
 MAX_LENGTH = 65_536
 """Default maximum number of characters in an observation or an action."""
@@ -99,7 +99,12 @@ def holds_text(space: spaces.Space[Any]) -> bool:
     (True, False)
 
     A space that is not one of Gymnasium's is assumed to be a text space, because many projects define their own.
+
+    Raises:
+        NotTextError: It is no ``gymnasium.Space``, such as a type or a space of the old Gym.
     """
+    if not isinstance(space, spaces.Space):
+        raise NotTextError(f"a space must be a gymnasium.Space, got {space!r:.80}")
     return not isinstance(space, _NOT_TEXT)
 
 

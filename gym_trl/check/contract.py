@@ -53,9 +53,11 @@ def interface(it: Evidence) -> Iterator[Finding]:
     """Take fifty steps with Gymnasium's passive checker, look at what it leaves out, and call its ``check_env``."""
     try:
         env = it.bare().unwrapped
+        it.make().close()
     except NotPlayedError as missing:
-        yield error(str(missing.__cause__), "follow the message")
-        return
+        if not isinstance(missing.__cause__, NotTextError):  # "text" knows more
+            yield error(str(missing.__cause__), "follow the message")
+            return
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         found = list(_steps(env))

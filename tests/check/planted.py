@@ -250,6 +250,14 @@ PLANTED = [
         stepping(Sum, lambda self, *step: (*step[:4], {**step[4], "action_valid": "yes"})),
         "gave action_valid = 'yes'",
     ),
+    Planted("interface", "has a spec of its own", changed(Sum, spec="easy"), "no attribute 'id'"),
+    Planted(
+        "text",
+        "declares a type",
+        changed(Sum, action_space=str),
+        "must be a gymnasium.Space",
+        also=frozenset({"interface"}),
+    ),
     Planted("text", "repeats what was said", Told, "each observation repeats the one before"),
     Planted(
         "text",
