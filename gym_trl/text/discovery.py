@@ -76,7 +76,7 @@ def _items(kind: type, about: str) -> dict[int, str]:
     for heading, end in zip(headings, starts[1:], strict=True):
         if about in (heading[1] or heading[2]).casefold():
             for item in _ITEM.finditer(text[heading.end() : end]):
-                name = re.split(r"\s*\|\s*|\.\s|\s*:\s", item[2])[0].strip(" .`*")
+                name = re.split(r"\s*\|\s*|\.\s|\s*:\s", item[2])[0].replace("`", "").strip(" .*")
                 items.setdefault(int(item[1]), re.sub(r"\s*\([^)]*\)$", "", name))
             break
     return items
