@@ -101,6 +101,10 @@ def _read_model(found: str | Path, dtype: str | None, *, trainable: bool) -> tup
         if config.dtype in (torch.bfloat16, torch.float16):
             _log.warning("This processor has no instructions for bfloat16: %s is loaded in float32.", found)
     model: Any = AutoModelForCausalLM.from_pretrained(base or found, dtype=dtype or "auto", **data)
+    try:
+        model.generation_config.validate(strict=True)
+    except ValueError:  # sampling options without this one, with which a trained model could not be saved
+        model.generation_config.do_sample = True
     if base is None:
         return model, tokenizer
     with needs("lora", "an adapter"):

@@ -242,6 +242,15 @@ def test_an_adapter_is_merged_to_play_and_apart_to_be_trained_further(tiny: Path
     assert len(play(tmp_path)) == 6
 
 
+def test_a_model_whose_sampling_options_contradict_each_other_can_be_saved(tmp_path: Path) -> None:
+    save_tiny(tmp_path)
+    (tmp_path / "generation_config.json").write_text('{"temperature": 0.9, "eos_token_id": [1, 5]}')
+    model, _ = load_model(tmp_path)
+    model.generation_config.bos_token_id = 0  # as a trainer does, after which Transformers is strict
+    model.save_pretrained(tmp_path)
+    assert load_model(tmp_path)[0].generation_config.eos_token_id == [1, 5]
+
+
 def test_a_template_that_does_not_continue_needs_a_history() -> None:
     """Law 3."""
     tokenizer = tiny_tokenizer()
