@@ -60,8 +60,10 @@ class AdmissibleActions(TextWrapper):
         return f"{text_of(observation)}\nPossible actions: {shown}{more}"
 
 
-def listed_actions(env: gym.Env[Any, Any], info: Mapping[str, Any]) -> list[str] | None:
-    """Return the actions that ``info`` allows, or ``None`` if it does not list them.
+def listed_actions(
+    env: gym.Env[Any, Any], info: Mapping[str, Any], names: Sequence[str] | None = None
+) -> list[str] | None:
+    """Return the actions that ``info`` allows, or ``None`` if it does not list them; ``names`` are all of them.
 
     >>> listed_actions(gym.make("FrozenLake-v1"), {"action_mask": [0, 1, 1, 0]})
     ['Move down', 'Move right']
@@ -75,5 +77,6 @@ def listed_actions(env: gym.Env[Any, Any], info: Mapping[str, Any]) -> list[str]
     mask, space = info.get("action_mask"), env.action_space
     if mask is None or not isinstance(space, spaces.Discrete) or np.shape(mask) != (int(space.n),):
         return None
-    names = action_names(env) or [str(int(space.start) + place) for place in range(int(space.n))]
-    return [name for name, allowed in zip(names, mask, strict=True) if allowed]
+    named = action_names(env) if names is None else names
+    named = named or [str(int(space.start) + place) for place in range(int(space.n))]
+    return [name for name, allowed in zip(named, mask, strict=True) if allowed]

@@ -172,7 +172,7 @@ class TextAction(TextWrapper):
         return observation, reward, terminated, truncated, self._named({"action_valid": True, **info})
 
     def _named(self, info: dict[str, Any]) -> dict[str, Any]:
-        listed = listed_actions(self.env, info)
+        listed = listed_actions(self.env, info, self.names)
         return info if listed is None else {**info, "admissible_actions": listed}
 
 

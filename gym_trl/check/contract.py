@@ -51,11 +51,12 @@ def warning(got: str, fix: str) -> Finding:
 
 def interface(it: Evidence) -> Iterator[Finding]:
     """Take fifty steps with Gymnasium's passive checker, look at what it leaves out, and call its ``check_env``."""
+    env = None
     try:
         env = it.bare().unwrapped
         it.make().close()
     except NotPlayedError as missing:
-        if not isinstance(missing.__cause__, NotTextError):  # "text" knows more
+        if env is None or not isinstance(missing.__cause__, NotTextError):  # "text" knows more
             yield error(str(missing.__cause__), "follow the message")
             return
     with warnings.catch_warnings(record=True) as heard:

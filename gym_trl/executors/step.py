@@ -31,7 +31,7 @@ _TOLD_AT_RESET = ("to_move", *LISTS, "action_mask")
 """Entries of the ``info`` of ``reset`` that a game of several seats, or a policy, needs."""
 
 _OF_THE_MAIN_THREAD = re.compile("signal only works in main thread|no current event loop in thread")
-"""What Python says of a thread that is not the main one."""
+"""Messages of Python for code that needs the main thread."""
 
 
 def begin(env: TextEnvironment, task: Task) -> StepResult:

@@ -4,7 +4,6 @@ import enum
 import inspect
 import re
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import gymnasium as gym
@@ -30,7 +29,6 @@ def action_names(env: gym.Env[Any, Any]) -> tuple[str, ...]:
     list or table under the heading about actions in the docstring.
     """
     space, own = env.action_space, env.unwrapped
-    kind: Any = type(own)
     if not isinstance(space, spaces.Discrete):
         return ()
     meanings = getattr(own, "get_action_meanings", None)
@@ -42,7 +40,7 @@ def action_names(env: gym.Env[Any, Any]) -> tuple[str, ...]:
         if isinstance(names, Sequence) and not isinstance(names, str):
             texts = [name.name if isinstance(name, enum.Enum) else name for name in names]
             found.append(texts if all(isinstance(text, str) for text in texts) else ())
-    items = _items(kind, "action")
+    items = _items(own, "action")
     found.append([items.get(int(space.start) + place, "") for place in range(len(items))])
     for names in found:
         cleaned = tuple(" ".join(str(name).split()) for name in names)
@@ -60,16 +58,14 @@ def field_names(env: gym.Env[Any, Any]) -> tuple[str, ...]:
     space = env.observation_space
     if not isinstance(space, spaces.Box) or len(space.shape) != 1:
         return ()
-    kind: Any = type(env.unwrapped)
-    items = _items(kind, "observation")
+    items = _items(env.unwrapped, "observation")
     names = tuple(items.get(place, "") for place in range(space.shape[0]))
     return names if all(names) and len(items) == len(names) else ()
 
 
-@lru_cache(128)
-def _items(kind: type, about: str) -> dict[int, str]:
+def _items(env: gym.Env[Any, Any], about: str) -> dict[int, str]:
     """Return names by number, from ``- 0: name`` or ``| 0 | name | ... |`` under the first heading with ``about``."""
-    text = _docstring(kind)[0]
+    text = _docstring(env)[0]
     headings = list(_HEADING.finditer(text))
     starts = [*(heading.start() for heading in headings), len(text)]
     items: dict[int, str] = {}
@@ -90,7 +86,7 @@ def published_rules(env: gym.Env[Any, Any]) -> str:
 
     The docstring of any other class may be about its code, so it is never shown to a model.
     """
-    text, module = _docstring(type(env.unwrapped))
+    text, module = _docstring(env.unwrapped)
     for paragraph in re.split(r"\n\s*\n", text) if module.startswith(_WITH_RULES) else ():
         lines = [line for line in paragraph.splitlines() if not line.lstrip().startswith(("#", ">>>", "..", "|"))]
         if rules := " ".join(" ".join(lines).split()):
@@ -98,13 +94,13 @@ def published_rules(env: gym.Env[Any, Any]) -> str:
     return ""
 
 
-def _docstring(kind: type) -> tuple[str, str]:
-    """Return the docstring of a class, or of its nearest base class with one, and the module of that class."""
-    for one in kind.__mro__:
-        if one is gym.Env:
+def _docstring(env: gym.Env[Any, Any]) -> tuple[str, str]:
+    """Return the docstring of the class, or of its nearest base class with one, and the module of that class."""
+    for kind in type(env).__mro__:
+        if kind is gym.Env:
             break
-        if one.__doc__:
-            return inspect.cleandoc(one.__doc__), one.__module__
+        if kind.__doc__:
+            return inspect.cleandoc(kind.__doc__), kind.__module__
     return "", ""
 
 

@@ -423,6 +423,6 @@ class Endless(GuessNumber):
 
 @pytest.mark.parametrize("broken", [GlobalDice, NumpyDice, Farm, TwoFlags, Poor, Fragile, Endless])
 def test_a_broken_promise_is_noticed(broken: type[gym.Env[str, str]]) -> None:
-    report = check(broken, only=[*CONTRACT, "success"], episodes=6)
+    report = check(broken, only=[*CONTRACT, "success"], episodes=20)
     assert isinstance(report, Report)
     assert report.findings

@@ -22,10 +22,12 @@ from gym_trl.wrappers import StateKey, as_text
 WITHOUT = {"TrlEnv/CodeAgent-v0"}
 """Games whose state cannot be known: a program may do anything."""
 every_game = pytest.mark.parametrize("env_id", [env_id for env_id in IDS if env_id not in WITHOUT])
-TOYS: list[tuple[str, dict[str, Any]]] = [
+TOYS: list[Any] = [
     ("FrozenLake-v1", {}),
     ("FrozenLake-v1", {"is_slippery": False}),
+    pytest.param("CliffWalking-v1", {}, marks=pytest.mark.slow),
     ("CliffWalking-v1", {"is_slippery": True}),
+    pytest.param("Taxi-v4", {}, marks=pytest.mark.slow),
     ("Taxi-v4", {"is_rainy": True, "fickle_passenger": True}),
     ("Blackjack-v1", {}),
 ]
