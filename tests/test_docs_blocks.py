@@ -150,6 +150,7 @@ def test_the_blocks_of_the_page_run(page):
     check_commands(text)
 
 
+@pytest.mark.needs(package="bubblewrap")  # a game of the table runs programs
 def test_the_pages_have_the_table_and_the_number_of_the_games():
     made = runpy.run_path(str(ROOT / "docs/make_games.py"))
     for path in made["PAGES"]:
