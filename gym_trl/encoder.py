@@ -30,7 +30,8 @@ class Encoder:
         self._control_ids = {tokenizer.convert_tokens_to_ids(mark) for mark in control}
         if "unk" in str(tokenizer.unk_token) and tokenizer.unk_token not in (tokenizer.eos_token, tokenizer.bos_token):
             self._control_ids.discard(tokenizer.unk_token_id)  # SmolLM2's is <|endoftext|>, which also begins texts
-        self._before = next((mark for mark in (tokenizer.eos_token, *sorted(marks)) if mark and self._is_one(mark)), "")
+        firsts = (mark for mark in (tokenizer.eos_token, *sorted(marks)) if mark and len(self._encode(mark)) == 1)
+        self._before = next(firsts, "")
         self._cut = CUT if self._before and self.decode(self.encode(f"a<{CUT}|b")) == "a<|b" else " "
 
     def plain(self, text: str, *, own: bool = False) -> str:
@@ -86,9 +87,6 @@ class Encoder:
         if after and ids[: len(head)] != head:
             return self._encode_after(text)
         return ids[len(head) :] if text else []
-
-    def _is_one(self, mark: str) -> bool:
-        return len(self._encode(mark)) == 1
 
 
 def _heads_of(marks: Iterable[str]) -> re.Pattern[str]:

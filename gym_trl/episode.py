@@ -253,8 +253,8 @@ class Episode:
 
 
 def reason_of(result: StepResult) -> StopReason:
-    """Return why an environment has ended an episode; wrappers name theirs in ``info["stop_reason"]``."""
+    """Return why an environment has ended an episode; its wrapper may name two reasons in ``info["stop_reason"]``."""
     named = result.info.get("stop_reason")
-    if isinstance(named, str) and named in list(StopReason) and StopReason(named).of_wrapper:
+    if isinstance(named, str) and named in (StopReason.TURN_LIMIT, StopReason.INVALID):
         return StopReason(named)
     return StopReason.ENDED if result.terminated else StopReason.TURN_LIMIT

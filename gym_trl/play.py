@@ -71,8 +71,7 @@ class Conversation:
     @property
     def room(self) -> int:
         """Number of tokens that are left for the model after the latest observation."""
-        ids, delta = self._prompt(self.messages, anew=self.renders_anew)
-        return self._room(ids, delta)
+        return self._room(*self._prompt(self.messages, anew=self.renders_anew))
 
     @property
     def tokens_per_turn(self) -> int:

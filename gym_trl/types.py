@@ -53,11 +53,6 @@ class StopReason(StrEnum):
         """True if the model's own doing ended the episode before the environment settled what it is worth."""
         return self in (StopReason.TOKEN_LIMIT, StopReason.INVALID, StopReason.CRASHED)
 
-    @property
-    def of_wrapper(self) -> bool:
-        """True if a wrapper that ends an episode may name it, in ``info["stop_reason"]``."""
-        return self in (StopReason.TURN_LIMIT, StopReason.INVALID)
-
 
 class FinishReason(StrEnum):
     """Reason why an engine stopped sampling."""
@@ -72,11 +67,7 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Message of a conversation, with the fields that chat templates use.
-
-    >>> Message("user", "hello").as_dict()
-    {'role': 'user', 'content': 'hello'}
-    """
+    """Message of a conversation, with the fields that chat templates use."""
 
     role: str
     content: str

@@ -51,12 +51,7 @@ def read_prompt(prompt: Any) -> tuple[list[Message], Task | None]:
         return [Message("user", prompt)], None
     try:
         messages = [
-            Message(
-                message["role"],
-                content_text(message["content"]),
-                reasoning_content=message.get("reasoning_content") or "",
-            )
-            for message in prompt
+            Message(one["role"], content_text(one["content"]), one.get("reasoning_content") or "") for one in prompt
         ]
         task = prompt[-1].get("task") if prompt else None
     except (TypeError, KeyError, AttributeError) as error:

@@ -142,7 +142,8 @@ class RolloutFunc:
             return play_games(places, attempt)
 
         number = len(games) if split == "train" else self._not_repeated(trainer, len(games), call)
-        played = play_games(range(number)) + [[_unplayed(task)] * self.seats for task in tasks[number:]]
+        unplayed = [Episode(task, stop_reason=StopReason.UNPLAYED) for task in tasks[number:]]
+        played = play_games(range(number)) + [[one] * self.seats for one in unplayed]
         replaced: list[Episode] = []
         if split == "train" and self.resample:
             replaced = replace_dead_groups(groups, played, self.estimator, play_again, self.resample)
@@ -267,9 +268,3 @@ def columns(episodes: Sequence[Episode], filler: int) -> dict[str, list[Any]]:
         "env_mask": [row.mask for row in rows],
         "episode": list(episodes),
     }
-
-
-def _unplayed(task: Task) -> Episode:
-    episode = Episode(task)
-    episode.stop(StopReason.UNPLAYED)
-    return episode
