@@ -47,19 +47,17 @@ class Score:
         """True if the environment declares success; a scored episode without it has then failed."""
         return self.declares or any(one["success"] is not None for one in self.records)
 
-    def values(self, key: str = "success", *, apart: bool = False) -> dict[str, list[float]]:
+    def values(self, key: str = "success") -> dict[str, list[float]]:
         """Return a field of the scored episodes by task.
 
-        Args:
-            key: Name of the field.
-            apart: Tasks with the same instance of the environment are several. Default: they are one.
+        Tasks with other seeds are others, also where their instance of the environment is the same: an instance comes
+        again only after all have been played, so that these are not a sample of more instances.
         """
         tasks: defaultdict[str, list[float]] = defaultdict(list)
         if key != "success" or self.declares_success:
             for one in self.records:
-                instance = None if apart else one["task"]["options"].get("instance")
                 if one["return"] is not None:
-                    tasks[str(one["task"]["id"] if instance is None else instance)].append(float(one[key] or 0))
+                    tasks[one["task"]["id"]].append(float(one[key] or 0))
         return dict(tasks)
 
     def mean(self, key: str = "success") -> Interval:
@@ -72,7 +70,7 @@ class Score:
 
         Tasks with fewer attempts are left out.
         """
-        tasks = [row for row in self.values(apart=True).values() if len(row) >= k]
+        tasks = [row for row in self.values().values() if len(row) >= k]
         missed = [math.comb(len(row) - int(sum(row)), k) / math.comb(len(row), k) for row in tasks]
         return interval([[1.0 - one] for one in missed])
 
@@ -126,7 +124,7 @@ class Evaluation:
     def __str__(self) -> str:
         first = self.scores[0]
         lines = [f"{one}{f' against {self.against}' if self.against else ''}" for one in self.scores]
-        attempts = min(map(len, first.values(apart=True).values()), default=0)  # that every task has
+        attempts = min(map(len, first.values().values()), default=0)  # that every task has
         if attempts > 1 and self.against is None:
             lines.append(f"{first.name}: pass@{attempts} {first.pass_at(attempts)}")
         for other, key, apart in self.compared():

@@ -168,7 +168,7 @@ def test_the_number_of_a_policy_is_the_same_everywhere() -> None:
 
 def test_attempts_are_of_the_same_tasks_and_differ() -> None:
     [row] = evaluate(GUESS, model="random", episodes=40, attempts=4, references=(), **SMALL).scores
-    tasks = row.values(apart=True)
+    tasks = row.values()
     assert {len(values) for values in tasks.values()} == {4}
     assert len(tasks) == 10
     assert [(one["group"], one["attempt"]) for one in row.records] == [(n // 4, n % 4) for n in range(40)]
@@ -403,7 +403,7 @@ def test_each_task_is_played_once_in_each_seat(tmp_path: Path) -> None:
     found = evaluate(TIC_TAC_TOE, model="solver", against="random", episodes=20, out=tmp_path)
     [row] = found.scores
     assert [sum(one["seat"] == seat for one in row.records) for seat in (0, 1)] == [20, 20]
-    assert len(row.values(apart=True)) == 20
+    assert len(row.values()) == 20
     assert all(one["return"] >= 0.0 for one in row.records)
     assert row.mean("return").low > 0.0
     again = evaluate(TIC_TAC_TOE, model="solver", against="random", episodes=20, out=tmp_path)
