@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from gym_trl import spaces as spaces  # which tells Gymnasium's vector environments how to share texts
 from gym_trl._lazy import exports
 from gym_trl.registration import GAMES as GAMES, register_envs
 

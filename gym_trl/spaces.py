@@ -1,7 +1,7 @@
 """Text space that, unlike Gymnasium's ``Text``, contains any Unicode up to a maximum length."""
 
 import multiprocessing
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -180,46 +180,29 @@ def _holds_array(space: spaces.Space[Any], array: np.ndarray[Any, Any]) -> bool:
 
 
 class SharedTexts(Sequence[str]):
-    """View of the texts in a shared buffer, decoded on access.
+    """View of the texts in shared memory, which are read on access.
 
     Gymnasium reads the shared memory once, when the vector environment is made, and copies the result after every step.
     Arrays are views of the memory, but strings are not. This class is a view, and its copy is a tuple of texts.
     """
 
-    def __init__(self, lengths: Any, data: Any) -> None:
-        self._lengths = np.frombuffer(lengths, dtype=np.int64)
-        self._data = memoryview(data).cast("B")
-        self._slot = len(self._data) // len(self._lengths)
+    def __init__(self, read: Callable[[], tuple[str, ...]]) -> None:
+        self._read = read
 
     def __len__(self) -> int:
-        return len(self._lengths)
+        return len(self._read())
 
     def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return tuple(self)[index]
-        index = range(len(self))[index]
-        start = index * self._slot
-        return bytes(self._data[start : start + int(self._lengths[index])]).decode("utf-8", "surrogatepass")
-
-    def __setitem__(self, index: int, text: str) -> None:
-        encoded = text.encode("utf-8", "surrogatepass")
-        if len(encoded) > self._slot:
-            raise ConfigError(
-                f"an observation of {len(text)} characters does not fit its environment's {self._slot} bytes of shared "
-                "memory; give its space a larger max_length or pass shared_memory=False"
-            )
-        start = index * self._slot
-        self._data[start : start + len(encoded)] = encoded
-        self._lengths[index] = len(encoded)
+        return self._read()[index]
 
     def __iter__(self) -> Iterator[str]:
-        return (self[index] for index in range(len(self)))
+        return iter(self._read())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> tuple[str, ...]:
-        return tuple(self)
+        return self._read()
 
     def __repr__(self) -> str:
-        return f"SharedTexts{tuple(self)}"
+        return f"SharedTexts{self._read()}"
 
 
 @vector_memory.create_shared_memory.register(AnyText)
@@ -236,13 +219,37 @@ def _create_shared_texts(space: AnyText, n: int = 1, ctx: Any = multiprocessing)
 
 @vector_memory.read_from_shared_memory.register(AnyText)
 def _read_shared_texts(space: AnyText, shared_memory: tuple[Any, Any], n: int = 1) -> SharedTexts:
-    return SharedTexts(*shared_memory)
+    lengths, data = shared_memory
+    slot, view = len(data) // n, memoryview(data).cast("B")
+
+    def read() -> tuple[str, ...]:
+        slots = zip(range(0, len(data), slot), lengths, strict=True)
+        return tuple(bytes(view[start : start + length]).decode("utf-8", "surrogatepass") for start, length in slots)
+
+    return SharedTexts(read)
 
 
 @vector_memory.write_to_shared_memory.register(AnyText)
 def _write_shared_text(space: AnyText, index: int, value: str, shared_memory: tuple[Any, Any]) -> None:
+    lengths, data = shared_memory
     # The buffer defines the slots, not the space: with observation_mode="different", spaces differ in length.
-    SharedTexts(*shared_memory)[index] = value
+    slot, encoded = len(data) // len(lengths), value.encode("utf-8", "surrogatepass")
+    if len(encoded) > slot:
+        raise ConfigError(
+            f"an observation of {len(value)} characters does not fit its environment's {slot} bytes of shared memory; "
+            "give its space a larger max_length or pass shared_memory=False"
+        )
+    memoryview(data).cast("B")[index * slot : index * slot + len(encoded)] = encoded
+    lengths[index] = len(encoded)
+
+
+_read_texts_once = vector_memory.read_from_shared_memory.dispatch(spaces.Text)
+
+
+@vector_memory.read_from_shared_memory.register(spaces.Text)
+def _read_texts(space: spaces.Text, shared_memory: Any, n: int = 1) -> SharedTexts:
+    """Read Gymnasium's own text space, whose reader returns strings: those before the first reset, for ever."""
+    return SharedTexts(lambda: tuple(_read_texts_once(space, shared_memory, n)))
 
 
 @vector_spaces.create_empty_array.register(AnyText)

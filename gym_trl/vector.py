@@ -20,17 +20,10 @@ class TextVectorEnv(VectorWrapper):
     >>> observations[0] == observations[1], observations[2] == observations[3], rewards.tolist()
     (True, True, [0.0, 0.0, 0.0, 0.0])
 
-    Gymnasium makes right vectors of this library's ids in every mode. Its asynchronous vectors return wrong texts for
-    an environment of your own with ``spaces.Text``, unless they share no memory:
-    ``gym.make_vec(ID, 4, "async", vector_kwargs={"shared_memory": False})``.
-
-    Raises:
-        ConfigError: The vector returns wrong texts.
+    Observations that are texts are a tuple of strings.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
-        if getattr(env.unwrapped, "shared_memory", False) and _holds_text(env.single_observation_space):
-            raise ConfigError("Gymnasium's shared memory returns wrong texts: make the vector with shared_memory=False")
         super().__init__(env)
         self._shows_text = isinstance(env.single_observation_space, AnyText | spaces.Text)
         self._takes_text = isinstance(env.single_action_space, AnyText | spaces.Text)
@@ -67,10 +60,3 @@ class TextVectorEnv(VectorWrapper):
             raise ConfigError(f"step needs one action for each of {self.num_envs} environments, got {actions!r:.80}")
         observations, *rest = self.env.step(tuple(actions) if self._takes_text else actions)
         return tuple(map(str, observations)) if self._shows_text else observations, *rest
-
-
-def _holds_text(space: Any) -> bool:
-    """Return whether a space, or a part of it, is Gymnasium's text."""
-    parts = space.values() if isinstance(space, spaces.Dict) else getattr(space, "spaces", ())
-    parts = [space.feature_space] if isinstance(space, spaces.Sequence) else parts
-    return isinstance(space, spaces.Text) or any(map(_holds_text, parts))
