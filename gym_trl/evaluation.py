@@ -214,7 +214,7 @@ def evaluate(
     for who in others:
         provide = partial(_blind_player, base, seed) if who == "blind" else partial(player, who, base)
         entries.append(_Entry(_name(who), base, {"seed": seed}, provide))
-    file = None if out is None else Path(out) / ROLLOUTS
+    file = None if out is None else Path(out).absolute() / ROLLOUTS  # an environment may change the folder
     known = list(read_records(file)) if file is not None and file.is_file() else []
     scores = []
     for entry in entries:

@@ -442,7 +442,7 @@ def model_player(model: Any, tokenizer: Any, setting: Setting, temperature: floa
     ends = {*(ends if isinstance(ends, list) else [ends]), tokenizer.eos_token_id, *chat.stop_ids} - {None}
     engine = TransformersEngine(
         model,
-        pad_id=tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id,
+        pad_id=next((one for one in (tokenizer.pad_token_id, tokenizer.eos_token_id) if one is not None), 0),
         eos_ids=ends,
         sampling={"temperature": temperature},
         stop_strings=chat.stop_strings,
