@@ -48,7 +48,7 @@ FLAGS += [word for word in sys.argv[1:] if word.startswith("--") and "=" in word
 
 def learn(name: str, seed: int) -> None:
     """Do what is left of a run, and of the same one in TRL's loop if it is asked for."""
-    source = "random" if read_levels(name, seed)["random"] >= LEAST else "solver"
+    source = "random" if references(name, seed)["random"].mean().mean >= LEAST else "solver"
     words = [f"TrlEnv/{name}-v0", *(f"--env_kwargs={key}={value}" for key, value in GAMES[name].items())]
     words += [f"--model={pretrained_folder()}", f"--warm_start={source}", f"--seed={seed}"]
     words += [f"--eval_episodes={EPISODES}", *FLAGS]
@@ -61,12 +61,12 @@ def folder_of(name: str, seed: int, part: str) -> Path:
     return ROOT / f"{name}-{seed}" / part
 
 
-def read_levels(name: str, seed: int) -> dict[str, float]:
-    """Return the success of the solver and of random play on the evaluation's tasks, which are played once."""
+def references(name: str, seed: int) -> dict[str, Score]:
+    """Return the scores of the solver, of random and of blind play on the evaluation's tasks, which are played once."""
     folder = folder_of(name, seed, "levels")
     played: dict[str, Any] = {"env_kwargs": GAMES[name], "episodes": EPISODES, "seed": seed, "out": folder}
-    found = evaluate(f"TrlEnv/{name}-v0", model="solver", references=("random",), **played)
-    return {one.name: one.mean().mean for one in found.scores}
+    found = evaluate(f"TrlEnv/{name}-v0", model="solver", **played)
+    return {one.name: one for one in found.scores}
 
 
 def finish(folder: Path, words: Sequence[str], *, in_trls_loop: bool = False) -> None:
@@ -141,21 +141,23 @@ def turn_by_turn(spec: Any) -> Any:
 def row_of(name: str, seed: int) -> dict[str, Any]:
     """Return the figures of a finished run, and those of TRL's loop where it is finished, too."""
     folder, beside = folder_of(name, seed, "grpo"), folder_of(name, seed, "trl")
-    summary = summary_of(folder)
-    levels = {who: success_of(summary["before"].get(who)) for who in ("random", "blind")}
+    played, [_, after] = references(name, seed), evaluations(folder)
     config = json.loads((folder / "config.json").read_text("utf-8"))["options"]
-    row = {"game": name, "seed": seed, "source": config["warm_start"], **levels, **figures_of(folder)}
+    row = {"game": name, "seed": seed, "source": config["warm_start"], **figures_of(folder)}
+    row |= {who: score.mean().mean for who, score in played.items()}
+    row |= {f"less_{who}": after.less(played[who]) for who in ("random", "blind")}
     trls = figures_of(beside) if is_finished(beside) else {}
-    return row | {"optimum": read_levels(name, seed)["solver"]} | {f"trl_{key}": one for key, one in trls.items()}
+    return row | {f"trl_{key}": one for key, one in trls.items()}
 
 
 def figures_of(folder: Path) -> dict[str, Any]:
     """Return success before and after, the rise in pairs of tasks, minutes, tokens, and the success by step."""
     summary, logs = summary_of(folder), [line for _, line in read_lines(folder / METRICS)]
+    before, after = evaluations(folder)
     return {
-        "warm": success_of(summary["before"]["model"]),
-        "after": success_of(summary["after"]["model"]),
-        "rise": rise_of(folder),
+        "warm": before.mean().mean,
+        "after": after.mean().mean,
+        "rise": after.less(before),
         "steps": summary["steps"],
         "minutes": (summary["warm_start"]["seconds"] + logs[-1]["seconds"]) / 60,
         "tokens": max((log.get("num_tokens", 0) for log in logs), default=0),
@@ -163,31 +165,26 @@ def figures_of(folder: Path) -> dict[str, Any]:
     }
 
 
-def success_of(score: Mapping[str, Any] | None) -> float | None:
-    """Return the mean of the success in a summary, where it is declared."""
-    rate: float | None = ((score or {}).get("success") or {}).get("mean")
-    return rate
-
-
-def rise_of(folder: Path) -> Interval:
-    """Return the mean difference of the two evaluations, in pairs of tasks, with its interval."""
+def evaluations(folder: Path) -> list[Score]:
+    """Return the scores before and after a training."""
     records = [one for one in read_records(folder) if one["split"] == "eval" and one["policy"] == "model"]
-    before, after = (
+    return [
         Score(name, [one for one in records if bool(one["step"]) == late], declares=True)
         for name, late in (("before", False), ("after", True))
-    )
-    return after.less(before)
+    ]
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    def rise(key: str) -> Any:
+    def apart(key: str) -> Any:
         return lambda row: str(Interval(*row[key])) if key in row else None
 
     columns: list[Column] = [
         *(("environment", "game"), ("seed", "seed"), ("warm start on", "source"), ("steps", "steps")),
-        *(("warm start", "warm"), ("and GRPO", "after"), ("rise", rise("rise"))),
-        *(("random", "random"), ("blind", "blind"), ("optimum", "optimum"), ("minutes", "minutes")),
-        *(("TRL's loop", "trl_after"), ("its rise", rise("trl_rise")), ("its minutes", "trl_minutes")),
+        *(("warm start", "warm"), ("and GRPO", "after"), ("rise", apart("rise"))),
+        *(("random", "random"), ("less random", apart("less_random"))),
+        *(("blind", "blind"), ("less blind", apart("less_blind"))),
+        *(("solver", "solver"), ("minutes", "minutes")),
+        *(("TRL's loop", "trl_after"), ("its rise", apart("trl_rise")), ("its minutes", "trl_minutes")),
     ]
     return Table.of("learning_lm", columns, rows)
 
@@ -204,7 +201,7 @@ def picture(rows: Sequence[Mapping[str, Any]], figure: Any) -> None:
                     axes.plot(range(1, len(curve) + 1), curve, color=colour, alpha=0.35, linewidth=1)
                     ends = [row[f"{key}warm"], row[f"{key}after"]]
                     axes.plot([0, len(curve)], ends, "o-", color=colour, label=label if row is mine[0] else None)
-        for level, colour in (("optimum", "tab:green"), ("blind", "tab:orange"), ("random", "tab:gray")):
+        for level, colour in (("solver", "tab:green"), ("blind", "tab:orange"), ("random", "tab:gray")):
             if mine[0][level] is not None:
                 axes.axhline(mine[0][level], color=colour, linestyle="--", linewidth=1, label=level)
         axes.set(xlabel="step", title=name, ylim=(-0.02, 1.05))
