@@ -7,8 +7,9 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
+from textwrap import indent
 from types import FrameType
 from typing import Any
 
@@ -145,8 +146,8 @@ class RecordRun(TrainerCallback):  # type: ignore[misc]  # Transformers is untyp
 class Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
     """One run: what is said, evaluated and saved around the trainer's steps, and what stops it."""
 
-    def __init__(self, folder: Path, chosen: Chosen, setting: Setting, tokenizer: Any, *, seed: int) -> None:
-        self.folder, self.chosen, self.setting, self.tokenizer, self.seed = folder, chosen, setting, tokenizer, seed
+    def __init__(self, folder: Path, chosen: Chosen, setting: Setting, tokenizer: Any) -> None:
+        self.folder, self.chosen, self.setting, self.tokenizer = folder, chosen, setting, tokenizer
         self.summary = summary_of(folder)
         self.trainer: Any = None
         self._writes = os.environ.get("RANK", "0") == "0"
@@ -178,20 +179,22 @@ class Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         self.summary.pop("after", None)
         self._save_summary()
 
-    def imitate(self, source: str, count: int) -> None:
+    def imitate(self, source: str) -> None:
         """Let the model imitate episodes; the first process does, whose weights the others get with the first step."""
         if shards_weights(self.trainer):
             raise ConfigError("warm_start is not possible where the weights are sharded over processes")
         if self._writes:
             began, chosen, model = time.monotonic(), self.chosen, self.trainer.model
-            self.say(f"Warm start on {count} episodes of {source}")
+            self.say(f"Warm start on {chosen.warm_episodes} episodes of {source}")
             chat = chat_for(self.tokenizer, self.setting.history, **self.setting.chat_template_kwargs)
-            records = demonstrations(self.setting, source, count, seed=self.seed, held_out=chosen.eval_episodes)
+            records = demonstrations(
+                self.setting, source, chosen.warm_episodes, seed=chosen.seed, held_out=chosen.eval_episodes
+            )
             limits = Limits(self.setting.max_tokens_per_turn, self.trainer.args.max_completion_length)
             rows = rows_of_all(records, chat, limits=limits, history=self.setting.shorten)
             rate, updates = IMITATION[chosen.kind]
             pad_id = self.tokenizer.pad_token_id
-            losses = imitate(model, rows, pad_id=pad_id, rate=rate, updates=updates, seed=self.seed)
+            losses = imitate(model, rows, pad_id=pad_id, rate=rate, updates=updates, seed=chosen.seed)
             shown = [{**one, "policy": source, "split": "warm_start", "step": 0} for one in records[:64]]
             append(self.folder / ROLLOUTS, shown)
             seconds = time.monotonic() - began
@@ -215,25 +218,19 @@ class Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
             if self._writes:
                 began, model = time.monotonic(), self.trainer.accelerator.unwrap_model(self.trainer.model)
                 self.say(f"Evaluating on {self.chosen.eval_episodes} held-out tasks")
-                options = {one.name: getattr(self.setting, one.name) for one in fields(Setting)}
+                played: dict[str, Any] = {"episodes": self.chosen.eval_episodes, "seed": self.chosen.seed}
                 with merged_adapter(model):
-                    result = evaluate(
-                        options.pop("env"),
-                        model=(model, self.tokenizer),
-                        episodes=self.chosen.eval_episodes,
-                        seed=self.seed,
-                        **options,
-                    )
+                    result = evaluate(self.setting.env, model=(model, self.tokenizer), **played, **self.setting.options)
                 result = Evaluation([replace(result.scores[0], name="model"), *result.scores[1:]])
-                self._note(when, result, time.monotonic() - began)
+                self.say(
+                    f"{when.capitalize()} the training ({time.monotonic() - began:.0f} s):", indent(str(result), "  ")
+                )
+                self._note(when, result)
             self.trainer.accelerator.wait_for_everyone()
         return result
 
-    def _note(self, when: str, result: Evaluation, seconds: float) -> None:
-        """Say what an evaluation has found, and keep it."""
-        self.say(
-            f"{when.capitalize()} the training ({seconds:.0f} s):", *(f"  {line}" for line in f"{result}".splitlines())
-        )
+    def _note(self, when: str, result: Evaluation) -> None:
+        """Keep what an evaluation has found, and say what helps."""
         if when == "after" and any(apart.low <= 0 for *_, apart in result.compared()):
             self.say(
                 f"More steps may help: gym-trl train --resume {self.folder} --steps {2 * self.chosen.steps}; "
@@ -365,11 +362,9 @@ def draw_curve(folder: Path) -> None:
     points = [(one["step"], one[f"env/{key}"]) for one in lines if one.get(f"env/{key}") is not None]
     if not points:
         return
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 3.5), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots()
     steps, values = zip(*points, strict=True)
     windows = [values[max(0, n - len(values) // 20) : n + 1] for n in range(len(values))]

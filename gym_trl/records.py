@@ -50,11 +50,17 @@ def record_of(
         extra: Further fields, such as ``policy``, ``split``, ``step``, ``group``, ``attempt``, ``spec``, and
             ``advantages``, which has one number per turn.
     """
-    row, starts = episode.row, episode.starts
+    task, row, starts = episode.task, episode.row, episode.starts
     last = episode.messages[-1] if episode.turns else None
     record = {
         "version": VERSION,
-        "task": _task(episode, env_kwargs or {}),
+        "task": {
+            "id": task_id(task.env_id, task.seed, env_kwargs=env_kwargs, options=task.options),
+            "env_id": task.env_id,
+            "env_kwargs": dict(env_kwargs or {}),
+            "seed": task.seed,
+            "options": dict(task.options),
+        },
         **dict.fromkeys(("policy", "split", "step", "group")),
         "attempt": 0,
         "seat": episode.seat,
@@ -81,17 +87,6 @@ def record_of(
         for name in ("prompt_ids", "completion_ids", "mask", "logprobs"):
             record[name] = list(getattr(row, name))
     return record
-
-
-def _task(episode: Episode, env_kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    task = episode.task
-    return {
-        "id": task_id(task.env_id, task.seed, env_kwargs=env_kwargs, options=task.options),
-        "env_id": task.env_id,
-        "env_kwargs": dict(env_kwargs),
-        "seed": task.seed,
-        "options": dict(task.options),
-    }
 
 
 def _turn(turn: Turn, starts: Sequence[int]) -> dict[str, Any]:
@@ -205,45 +200,37 @@ def _plain(value: Any) -> Any:
 # Reading
 # ---------------------------------------------------------------------------------------------------------------------
 
-_Fields: TypeAlias = Mapping[str, tuple[type, Any]]
-"""Types and defaults of fields. ``float`` is any number, a field whose default is ``None`` can be that, and one with
-``...`` must be there."""
-_RECORD: _Fields = {
-    "task": (dict, ...),
-    "spec": (dict, {}),
-    **dict.fromkeys(("policy", "split", "last_observation", "error"), (object, None)),
-    **dict.fromkeys(("step", "group", "seat", "return"), (float, None)),
-    "attempt": (float, 0),
-    "opening": (list, []),
-    "turns": (list, ...),
-    "success": (bool, None),
-    **dict.fromkeys(("terminated", "truncated"), (object, False)),
-    "stop_reason": (str, ""),
-    **dict.fromkeys(("num_turns", "invalid_actions"), (float, ...)),
-    **dict.fromkeys(("prompt_tokens", "completion_tokens", "sampled_tokens"), (object, None)),
-    **dict.fromkeys(("prompt_ids", "completion_ids", "mask", "logprobs", "advantages"), (list, None)),
-    **dict.fromkeys(("prompt_text", "token_texts"), (object, None)),
-    "segments": (list, []),
+_TASK: dict[str, Any] = {"id": None, "env_id": "", "env_kwargs": {}, "seed": None, "options": {}}
+_MESSAGE = {"role": "", "content": ""}
+_TURN = {
+    "observation": "",
+    "thinking": "",
+    "answer": "",
+    "action": None,
+    "reward": 0.0,
+    "action_valid": True,
+    "action_cut": False,
+    "start": None,
+    "stop": None,
 }
-_TASK: _Fields = {
-    "id": (object, None),
-    "env_id": (str, ""),
-    "env_kwargs": (dict, {}),
-    "seed": (object, None),
-    "options": (dict, {}),
+_NUMBERS = ("step", "group", "seat", "return", "start", "stop")
+_LISTS = ("prompt_ids", "completion_ids", "mask", "logprobs", "advantages")
+_ANYTHING = ("policy", "split", "last_observation", "error", "prompt_text", "token_texts")
+_RECORD: dict[str, Any] = {
+    "task": {},
+    "spec": {},
+    "opening": [],
+    "turns": [],
+    "segments": [],
+    **dict.fromkeys(("attempt", "num_turns", "invalid_actions"), 0),
+    **dict.fromkeys(("terminated", "truncated"), False),
+    "stop_reason": "",
+    **dict.fromkeys(("success", *_NUMBERS[:4], *_LISTS, *_ANYTHING)),
+    **dict.fromkeys(("prompt_tokens", "completion_tokens", "sampled_tokens")),
 }
-_MESSAGE: _Fields = {"role": (str, ...), "content": (str, ...)}
-_TURN: _Fields = {
-    "observation": (str, ...),
-    "thinking": (str, ""),
-    "answer": (str, ...),
-    "action": (object, None),
-    "reward": (float, 0.0),
-    "action_valid": (object, True),
-    "action_cut": (object, False),
-    "start": (float, None),
-    "stop": (float, None),
-}
+"""Defaults of the fields, which have the type of their default."""
+_KINDS: dict[str, type] = {**dict.fromkeys(_NUMBERS, float), **dict.fromkeys(_LISTS, list), "success": bool}
+"""Types of fields whose default is ``None``; others can be anything."""
 
 
 def read_records(source: str | PathLike[str], *, broken: list[int] | None = None) -> Iterator[Record]:
@@ -293,24 +280,25 @@ def _completed(value: Mapping[str, Any]) -> Record | None:
         raise ConfigError(
             f"a record has version {value.get('version')!r:.20}, but this release reads version {VERSION}"
         )
-    turns = [_filled(turn, _TURN) for turn in turns]
-    if None in turns or None in [_filled(message, _MESSAGE) for message in opening]:
+    turns, opening = [_filled(one, _TURN) for one in turns], [_filled(one, _MESSAGE) for one in opening]
+    if None in turns or None in opening:
         return None
     if task["id"] is None:
         task["id"] = task_id(task["env_id"], task["seed"], env_kwargs=task["env_kwargs"], options=task["options"])
-    counts = {"num_turns": len(turns), "invalid_actions": sum(not turn["action_valid"] for turn in turns)}
-    return _filled({**counts, **value, "task": task, "turns": turns}, _RECORD)
+    counts = {"num_turns": len(turns), "invalid_actions": sum(not turn["action_valid"] for turn in turns if turn)}
+    return _filled({**counts, **value, "task": task, "opening": opening, "turns": turns}, _RECORD)
 
 
-def _filled(value: Any, known: _Fields) -> dict[str, Any] | None:
-    """Return an object with all fields that are known; ``None`` if it is none, or if one has another type."""
+def _filled(value: Any, usual: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return an object with all fields that are usual; ``None`` if it is none, or if one has another type."""
     if not isinstance(value, dict):
         return None
-    filled: dict[str, Any] = {name: default for name, (_, default) in known.items()} | value
-    for name, (kind, default) in known.items():
+    filled = {**usual, **value}
+    for name, default in usual.items():
+        kind = _KINDS.get(name, object) if default is None else type(default)
         field = filled[name]
-        has_type = is_number(field) if kind is float else isinstance(field, kind)
-        if not has_type and (field is not None or default is not None):
+        has_kind = is_number(field) if kind in (int, float) else isinstance(field, kind)
+        if not has_kind and (field is not None or default is not None):
             return None
     return filled
 

@@ -104,7 +104,7 @@ class Setting:
         given = {name: value for name, value in usual.items() if getattr(self, name) is None}
         for name, value in {**given, "env": _whole_name(self.env)}.items():
             object.__setattr__(self, name, value)
-        check_options({one.name: getattr(self, one.name) for one in fields(self) if one.name not in self.text})
+        check_options({name: value for name, value in self.options.items() if name not in self.text})
         self.spec  # noqa: B018 -- refuses what is no environment, and its options
 
     @property
@@ -113,17 +113,23 @@ class Setting:
         return env_name(self.env)
 
     @property
+    def options(self) -> dict[str, Any]:
+        """All ``Options``, by name."""
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.name != "env"}
+
+    @property
     def text(self) -> dict[str, Any]:
         """Options of the environment, by the names of ``EnvSpec``'s arguments."""
         format_ = "tag" if self.action_format is None else self.action_format  # an empty one is refused
-        names = [one.name for one in fields(self) if one.name in EnvSpec.__dataclass_fields__ and one.name != "env"]
-        return {name: getattr(self, name) for name in names} | {"action_format": format_}
+        of_env = {name: value for name, value in self.options.items() if name in EnvSpec.__dataclass_fields__}
+        return of_env | {"action_format": format_}
 
     @property
     def of_spec(self) -> dict[str, Any]:
         """Options by the names of ``GymSpec``'s arguments; those of the chat template are TRL's."""
-        left_out = ("env", "chat_template_kwargs")
-        return {one.name: getattr(self, one.name) for one in fields(self) if one.name not in left_out} | self.text
+        options = self.options | self.text
+        del options["chat_template_kwargs"]
+        return options
 
     @cached_property
     def spec(self) -> EnvSpec:
@@ -198,8 +204,7 @@ class Setting:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values; functions are replaced by their names."""
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
-        plain: dict[str, Any] = json.loads(json.dumps({**values, "env": self.name}, default=_named))
+        plain: dict[str, Any] = json.loads(json.dumps({"env": self.name, **self.options}, default=_named))
         return plain
 
     def save(self, folder: str | Path) -> None:

@@ -8,22 +8,22 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple, Unpack
 
-from gym_trl.errors import ConfigError, MissingDependencyError, check_counts, needs
+from gym_trl.errors import ConfigError, MissingDependencyError, check_counts, needs, refused
 from gym_trl.evaluation import Evaluation
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.trainer_engine import check_generation
 from gym_trl.grpo.trl_versions import settings_of_trl
 from gym_trl.models import PRETRAINED, fast_dtype, find_model, load_model, quiet_transformers, with_adapter
 from gym_trl.options import check_options
-from gym_trl.registration import did_you_mean
 from gym_trl.setting import LONG_ANSWER, Options, Setting
+from gym_trl.testing.tiny import save_tiny, tiny_model, tiny_tokenizer
 from gym_trl.warm_start import ROWS_AT_ONCE, check_source
 
 CONFIG, METRICS, SUMMARY = "config.json", "metrics.jsonl", "summary.json"
@@ -101,60 +101,50 @@ def train(
     if resume is None:
         if env is None:
             raise ConfigError("name an environment, such as TrlEnv/GuessNumber-v0 (gym-trl list shows them)")
-        return _train(_new_folder(out, env), Checkpoint(None, 0), **given)
+        return _train(_new_folder(out, env), Checkpoint(None, 0), given)
     if out is not None:
         raise ConfigError(f"a run is resumed in its own folder: leave out={str(out)!r} away")
-    return _train(Path(resume), last_checkpoint(Path(resume)), **_begun(Path(resume), given))
+    return _train(Path(resume), last_checkpoint(Path(resume)), _begun(Path(resume), given))
 
 
-def _train(
-    folder: Path,
-    start: "Checkpoint",
-    *,
-    env: str,
-    model: str,
-    warm_start: str | None,
-    warm_episodes: int,
-    credit: str,
-    curriculum: Sequence[Mapping[str, Any]],
-    vllm: str | None,
-    seed: int,
-    **given: Any,
-) -> dict[str, Any]:
+def _train(folder: Path, start: "Checkpoint", config: Mapping[str, Any]) -> dict[str, Any]:
     """Train in a folder, from a checkpoint if it has one."""
-    config = {name: value for name, value in locals().items() if name not in ("folder", "start", "given")} | given
     with needs("train", "gym-trl train"):
         from gym_trl.recording import RecordRun, Run  # seconds, which the help of the command does not take
-    chosen = choose(env, model, **given)
+    chosen = choose(**config)
     if chosen.kind == "adapter":
         with needs("lora", "an adapter (lora; 0 trains all weights)"):
             import peft  # noqa: F401
-    check_counts(warm_episodes=warm_episodes)
-    check_source(warm_start)
-    check_options({"credit": credit})
-    setting = Setting.beside(model, env=env, **chosen.options)
-    levels = _levels(setting, curriculum)
-    args = _grpo_config(folder, chosen, vllm=vllm, seed=seed)
+    setting = Setting.beside(chosen.model, env=chosen.env, **chosen.options)
+    setting.probed  # noqa: B018 -- it makes the environment, or says why it cannot
+    hardest = setting
+    for level in chosen.curriculum:
+        hardest = replace(setting, env_kwargs={**setting.env_kwargs, **level})
+        try:
+            hardest.probed  # noqa: B018
+        except ConfigError as error:
+            raise ConfigError(f"curriculum: {error}") from error
+    args = _grpo_config(folder, chosen)
     args.chat_template_kwargs = {**(args.chat_template_kwargs or {}), **setting.chat_template_kwargs}
     with ExitStack() as stack:
         stack.enter_context(_quiet(one_thread=chosen.kind == "tiny"))
-        network, tokenizer = _load(model, chosen, start, args, stack, seed=seed)
+        network, tokenizer = _load(chosen, start, args, stack)
         if not {"gradient_checkpointing", "activation_checkpointing"} & chosen.grpo.keys():
             args.gradient_checkpointing = sum(one.numel() for one in network.parameters()) >= _CHECKPOINTED_FROM
             if hasattr(args, "activation_checkpointing"):  # its name from Transformers 5.24 on
                 args.activation_checkpointing = args.gradient_checkpointing
-        setting = _for_model(setting, tokenizer, tiny=chosen.kind == "tiny", plain=warm_start is not None)
-        hardest = replace(setting, env_kwargs=levels[-1].env_kwargs)
-        run = Run(folder, chosen, hardest, tokenizer, seed=seed)
-        run.say(*_choices(model, network, chosen, args, setting))
-        record = RecordRun(folder, env_kwargs=dict(hardest.env_kwargs), policy=model, on_failure=run.say)
+        setting = _for_model(setting, tokenizer, tiny=chosen.kind == "tiny", plain=chosen.warm_start is not None)
+        hardest = replace(setting, env_kwargs=hardest.env_kwargs)
+        run = Run(folder, chosen, hardest, tokenizer)
+        run.say(*_choices(network, chosen, args, setting))
+        record = RecordRun(folder, env_kwargs=dict(hardest.env_kwargs), policy=chosen.model, on_failure=run.say)
         spec = GymSpec(
             setting.env,
             num_tasks=min(chosen.steps * chosen.groups, _MOST_TASKS),
             num_eval_tasks=chosen.eval_episodes,
-            seed=seed,
-            credit=credit,
-            curriculum=curriculum,
+            seed=chosen.seed,
+            credit=chosen.credit,
+            curriculum=chosen.curriculum,
             on_rollout=record.on_rollout,
             **setting.of_spec,
         )
@@ -162,10 +152,10 @@ def _train(
         run.begin(config, start)
         try:
             if start.path is None:
-                if warm_start is not None:
-                    run.imitate(warm_start, warm_episodes)
+                if chosen.warm_start is not None:
+                    run.imitate(chosen.warm_start)
                 if (before := run.evaluate("before")) is not None:
-                    _refuse_constant(before, env, model, warm_start)
+                    _refuse_constant(before, chosen)
             if start.step < chosen.steps:
                 with run.signals():
                     run.trainer.train(resume_from_checkpoint=str(start.path) if start.path else None)
@@ -190,6 +180,8 @@ def _train(
 class Chosen:
     """Settings of a training, those that were given and those that follow from the model and the environment."""
 
+    env: str
+    model: str
     kind: Literal["tiny", "adapter", "whole"]
     """Weights that are trained: the tiny model's, an adapter's, or all of a model."""
     steps: int
@@ -203,6 +195,12 @@ class Chosen:
     save_steps: int
     grpo: Mapping[str, Any]
     options: Mapping[str, Any]
+    warm_start: str | None = None
+    warm_episodes: int = 256
+    credit: str = "episode"
+    curriculum: Sequence[Mapping[str, Any]] = ()
+    vllm: str | None = None
+    seed: int = 0
 
 
 _TINY: dict[str, Any] = {
@@ -261,6 +259,7 @@ _PRETRAINED: dict[str, Any] = {
 _ADAPTER: dict[str, Any] = {"learning_rate": 3e-4}  # at 1e-4 GuessNumber has not risen after 30 steps (docs/results.md)
 _WITHOUT_GPU: dict[str, Any] = {"steps": 60, "groups": 3}  # about half an hour with a model of 135M weights
 _RANK = 16
+_DTYPES = ("float32", "bfloat16", "float16")
 IMITATION = {"tiny": (2e-3, 64), "adapter": (5e-4, 16), "whole": (2e-5, 16)}
 """Learning rate of a warm start, and its least number of updates."""
 
@@ -277,41 +276,47 @@ def choose(env: str, model: str = "tiny", **given: Any) -> Chosen:
     Args:
         env: Environment.
         model: Model.
-        given: Arguments of ``train`` by the names of the fields; ``None`` for a default.
+        given: Further arguments of ``train``; ``None`` for a default.
 
     Raises:
         ConfigError: One of them is wrong, or there is no such model.
     """
     import torch
 
-    lora, dtype, grpo, options = (given.pop(name, None) for name in ("lora", "dtype", "grpo", "options"))
     source = None if model == "tiny" else find_model(model)
     is_adapter = source is not None and (Path(source) / "adapter_config.json").is_file()
+    lora, dtype = given.pop("lora", None), given.pop("dtype", None)
     if lora is None:
         lora = 0 if source is None or is_adapter else _RANK
     check_counts(0, lora=lora)
     if lora and is_adapter:
         raise ConfigError(f"lora={lora}: {model} is an adapter, which is trained further; leave lora out")
     kind: Literal["tiny", "adapter", "whole"] = "adapter" if lora or is_adapter else "whole" if source else "tiny"
+    for name, value, words in (("dtype", dtype, _DTYPES), ("vllm", given.get("vllm"), ("colocate", "server"))):
+        if value not in (None, *words):
+            raise ConfigError(f"{name} must be {' or '.join(words)}, got {value!r}")
+    if kind != "adapter" and dtype in ("bfloat16", "float16"):
+        raise ConfigError(f"dtype={dtype!r} needs an adapter (lora): small steps vanish in weights of 16 bits")
+    dtype = dtype or (fast_dtype() if kind == "adapter" else "float32")
     if kind == "tiny":
         usual = [_TINY, _TINY_ON.get(env, {})]
     else:
         usual = [_PRETRAINED, _ADAPTER if kind == "adapter" else {}]
         usual += [] if torch.accelerator.is_available() else [_WITHOUT_GPU]
     values: dict[str, Any] = {"options": {}, "grpo": {}}
-    for one in [*usual, {**given, "options": options, "grpo": grpo}]:
+    for one in [*usual, given]:
         values = _merged(values, one)
     values.setdefault("save_steps", max(1, min(50, values["steps"] // 4)))
-    check_counts(**{name: values[name] for name in ("steps", "groups", "num_generations", "save_steps")})
-    check_counts(0, eval_episodes=values["eval_episodes"])
-    rate = values["learning_rate"]
+    chosen = Chosen(env=env, model=model, kind=kind, lora=lora, dtype=dtype, **values)
+    counts = ("steps", "groups", "num_generations", "save_steps", "warm_episodes")
+    check_counts(**{name: getattr(chosen, name) for name in counts})
+    check_counts(0, eval_episodes=chosen.eval_episodes)
+    rate = chosen.learning_rate
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < math.inf:
         raise ConfigError(f"learning_rate must be a number above 0, got {rate!r}")
-    if dtype not in (None, "float32", "bfloat16", "float16"):
-        raise ConfigError(f"dtype must be float32, bfloat16 or float16, got {dtype!r}")
-    if kind != "adapter" and dtype in ("bfloat16", "float16"):
-        raise ConfigError(f"dtype={dtype!r} needs an adapter (lora): small steps vanish in weights of 16 bits")
-    return Chosen(kind=kind, lora=lora, dtype=dtype or (fast_dtype() if kind == "adapter" else "float32"), **values)
+    check_source(chosen.warm_start)
+    check_options({"credit": chosen.credit})
+    return chosen
 
 
 def _merged(settings: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
@@ -325,23 +330,7 @@ def _merged(settings: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str,
     return merged
 
 
-def _levels(setting: Setting, curriculum: Sequence[Mapping[str, Any]]) -> list[Setting]:
-    """Return the setting of each level of a curriculum, or the one setting; each environment has been made once.
-
-    Raises:
-        ConfigError: One of them cannot be made.
-    """
-    setting.probed  # noqa: B018 -- it makes the environment
-    levels = [replace(setting, env_kwargs={**setting.env_kwargs, **level}) for level in curriculum]
-    for level in levels:
-        try:
-            level.probed  # noqa: B018
-        except ConfigError as error:
-            raise ConfigError(f"curriculum: {error}") from error
-    return levels or [setting]
-
-
-def _grpo_config(folder: Path, chosen: Chosen, *, vllm: str | None, seed: int) -> Any:
+def _grpo_config(folder: Path, chosen: Chosen) -> Any:
     """Return the trainer's configuration.
 
     Raises:
@@ -350,32 +339,13 @@ def _grpo_config(folder: Path, chosen: Chosen, *, vllm: str | None, seed: int) -
     import torch
     from trl import GRPOConfig
 
-    if vllm not in (None, "colocate", "server"):
-        raise ConfigError(f"vllm must be colocate or server, got {vllm!r}")
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     rows, rest = divmod(chosen.groups * chosen.num_generations, processes)
     if rest:
         raise ConfigError(f"groups x num_generations must be a multiple of the {processes} processes")
-    micro = chosen.grpo.get("per_device_train_batch_size") or (
-        rows if chosen.kind == "tiny" else math.gcd(rows, ROWS_AT_ONCE)
-    )
-    arguments = {
-        "output_dir": str(folder / "checkpoints"),
-        "max_steps": chosen.steps,
-        "num_generations": chosen.num_generations,
-        "learning_rate": chosen.learning_rate,
-        "seed": seed,
-        "save_steps": chosen.save_steps,
-        **({} if vllm is None else {"use_vllm": True, "vllm_mode": vllm}),
-    }
-    known = {one.name for one in fields(GRPOConfig)}
-    for name in chosen.grpo:
-        if name not in known:
-            raise ConfigError(f"grpo: GRPOConfig has no field {name!r}{did_you_mean(name, known)}")
-        if name in arguments:
-            raise ConfigError(f"grpo: {name} follows from the arguments of train")
+    together = rows if chosen.kind == "tiny" else math.gcd(rows, ROWS_AT_ONCE)
+    micro = chosen.grpo.get("per_device_train_batch_size") or together
     values = {
-        **arguments,
         "per_device_train_batch_size": micro,
         "gradient_accumulation_steps": max(1, rows // micro),
         "beta": 0.0,
@@ -387,44 +357,47 @@ def _grpo_config(folder: Path, chosen: Chosen, *, vllm: str | None, seed: int) -
         "report_to": "none",
         "disable_tqdm": True,
         **({} if torch.accelerator.is_available() else {"use_cpu": True, "bf16": False}),
+        **({} if chosen.vllm is None else {"use_vllm": True, "vllm_mode": chosen.vllm}),
         **chosen.grpo,
     }
-    if vllm is not None and torch.accelerator.is_available():  # the weights that vLLM gets are on its GPU
+    if chosen.vllm is not None and torch.accelerator.is_available():  # the weights that vLLM gets are on its GPU
         values["use_cpu"] = False
     if values.get("use_vllm") and find_spec("vllm") is None:  # TRL needs it here, too, where it generates on a server
         raise MissingDependencyError("generation with vLLM", extra="vllm")
     try:
         with settings_of_trl():
-            args = GRPOConfig(**values)
+            args = GRPOConfig(
+                output_dir=str(folder / "checkpoints"),
+                max_steps=chosen.steps,
+                num_generations=chosen.num_generations,
+                learning_rate=chosen.learning_rate,
+                seed=chosen.seed,
+                save_steps=chosen.save_steps,
+                **values,
+            )
     except (TypeError, ValueError, ImportError) as error:
         raise ConfigError(f"GRPOConfig rejects the arguments (grpo): {error}") from error
     check_generation(args)
     return args
 
 
-def _load(
-    model: str, chosen: Chosen, start: "Checkpoint", args: Any, stack: ExitStack, *, seed: int
-) -> tuple[Any, Any]:
+def _load(chosen: Chosen, start: "Checkpoint", args: Any, stack: ExitStack) -> tuple[Any, Any]:
     """Return the model to train and its tokenizer.
 
     Raises:
         ConfigError: There is no such model.
     """
-    trained = start.path if start.step >= chosen.steps else None  # nothing is left but to evaluate it
+    trained, model = start.path if start.step >= chosen.steps else None, chosen.model  # which is left to evaluate
     source: str | Path = trained or (str(Path(model).resolve()) if Path(model).is_dir() else model)
-    if source == "tiny" and (args.use_vllm or args.beta):  # which are loaded from a folder
-        from gym_trl.testing.tiny import save_tiny
-
-        source = stack.enter_context(TemporaryDirectory(prefix="gym-trl-"))
-        save_tiny(source, seed=seed)
-    elif source == "tiny":
-        from gym_trl.testing.tiny import tiny_model, tiny_tokenizer
-
+    if source == "tiny" and not (args.use_vllm or args.beta):
         tokenizer = tiny_tokenizer()
-        return tiny_model(tokenizer, seed=seed), tokenizer
+        return tiny_model(tokenizer, seed=chosen.seed), tokenizer
+    if source == "tiny":  # vLLM and the reference model are loaded from a folder
+        source = stack.enter_context(TemporaryDirectory(prefix="gym-trl-"))
+        save_tiny(source, seed=chosen.seed)
     network, tokenizer = load_model(source, dtype=chosen.dtype, trainable=True)
     if chosen.lora and trained is None:
-        network = with_adapter(network, chosen.lora, seed=seed)
+        network = with_adapter(network, chosen.lora, seed=chosen.seed)
     return network, tokenizer
 
 
@@ -438,18 +411,14 @@ def _for_model(setting: Setting, tokenizer: Any, *, tiny: bool, plain: bool) -> 
     return derived
 
 
-def _choices(model: str, network: Any, chosen: Chosen, args: Any, setting: Setting) -> Iterator[str]:
+def _choices(network: Any, chosen: Chosen, args: Any, setting: Setting) -> Iterator[str]:
     """Yield lines that say what is trained and how, before the first step."""
-    sizes = [(one.numel(), one.requires_grad) for one in network.parameters()]
-    size, trained = sum(count for count, _ in sizes), sum(count for count, grad in sizes if grad)
-    what = {"tiny": "all weights", "whole": "all weights", "adapter": f"an adapter of {trained / 1e6:.2g}M weights"}
-    if chosen.dtype == "float32" and chosen.kind == "adapter" and fast_dtype() == "float32":
-        slow = " (bfloat16 is slow on this processor)"
-    else:
-        slow = ""
+    size, trained = network.num_parameters(), network.num_parameters(only_trainable=True)
+    what = f"an adapter of {trained / 1e6:.2g}M weights" if chosen.kind == "adapter" else "all weights"
+    slow = " (bfloat16 is slow on this processor)" if chosen.kind == "adapter" and fast_dtype() == "float32" else ""
     warm_up = f" after {args.warmup_steps:g} steps of warm-up" if args.warmup_steps else ""
     yield (
-        f"Model: {model}, {size / 1e6:.3g}M weights in {chosen.dtype}{slow}; trained: {what[chosen.kind]}, "
+        f"Model: {chosen.model}, {size / 1e6:.3g}M weights in {chosen.dtype}{slow}; trained: {what}, "
         f"learning rate {chosen.learning_rate:g}{warm_up}, gradients clipped at {args.max_grad_norm:g}"
     )
     longest = setting.max_tokens_per_turn
@@ -469,12 +438,8 @@ def _trainer(network: Any, tokenizer: Any, spec: GymSpec, args: Any, callbacks: 
 
     from gym_trl.grpo.trainer import GymGRPOTrainer
 
-    try:
+    with refused("the trainer"):
         trainer = GymGRPOTrainer(network, args=args, spec=spec, processing_class=tokenizer, callbacks=callbacks)
-    except (ValueError, NotImplementedError) as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(f"the trainer cannot be made: {error}") from error
     trainer.remove_callback(PrinterCallback)
     return trainer
 
@@ -557,14 +522,11 @@ def _begun(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     usual |= {"grpo": {}, "curriculum": [], "options": {}}
     for name, value in given.items():
         if name != "steps" and value not in (usual[name], begun.get(name)):
-            raise ConfigError(
-                f"{name}={value!r}: the run in {folder} was begun with {begun.get(name)!r}, and goes on so"
-            )
-    steps, done = given["steps"] or begun["steps"], last_checkpoint(folder).step
+            raise ConfigError(f"{name}={value!r}: the run in {folder} has {begun.get(name)!r}, and goes on so")
+    steps, done, summary = given["steps"] or begun["steps"], last_checkpoint(folder).step, summary_of(folder)
     if steps is not None and steps < done:
         raise ConfigError(f"steps={steps}: the run in {folder} is at step {done} already")
-    finished = {"after", "interrupted"} <= summary_of(folder).keys() and not summary_of(folder)["interrupted"]
-    if finished and given["steps"] is None:
+    if given["steps"] is None and "after" in summary and not summary.get("interrupted", True):
         raise ConfigError(f"the run in {folder} is finished at step {done}: give more --steps to go on")
     return {**begun, "steps": steps}
 
@@ -577,19 +539,19 @@ def summary_of(folder: Path) -> dict[str, Any]:
     return {}
 
 
-def _refuse_constant(before: Evaluation, env: str, model: str, warm_start: str | None) -> None:
+def _refuse_constant(before: Evaluation, chosen: Chosen) -> None:
     """Refuse to train a model whose episodes all return the same, because no group would have an advantage.
 
     Raises:
         TrainingStopped: They do, in an evaluation that is large enough to tell.
     """
     records = before.scores[0].records
-    returns = {None if one["return"] is None else round(one["return"], 9) for one in records}
+    returns = {one["return"] and round(one["return"], 9) for one in records}
     errors = Counter(one["error"] for one in records if one["error"])
     if errors.total() == len(records):
         raise TrainingStopped(
             f"every episode of the evaluation has ended with an exception, most often {errors.most_common(1)[0][0]}. "
-            f"Try it: gym-trl check {env}"
+            f"Try it: gym-trl check {chosen.env}"
         )
     if len(returns) > 1 or len(records) < _TELLING:
         return
@@ -598,8 +560,8 @@ def _refuse_constant(before: Evaluation, env: str, model: str, warm_start: str |
     turns = [turn for one in records for turn in one["turns"]]
     invalid = sum(not turn["action_valid"] for turn in turns) / max(1, len(turns))
     said = next((turn["answer"] for turn in turns), "")
-    helps = "a warm start (--warm-start random, or solver)" if warm_start is None else "an easier variant (env_kwargs)"
-    if model == "tiny":
+    helps = "an easier variant (env_kwargs)" if chosen.warm_start else "a warm start (--warm-start random, or solver)"
+    if chosen.kind == "tiny":
         helps = f"a pretrained model with a warm start: --model {PRETRAINED} --warm-start random"
     raise TrainingStopped(
         f"all {len(records)} episodes of the evaluation return {returns.pop()}, and {invalid:.0%} of the actions are "

@@ -49,7 +49,7 @@ from pathlib import Path
 
 from gym_trl.training import _grpo_config, choose
 
-_grpo_config(Path("run"), choose("TrlEnv/Echo-v0"), vllm=None, seed=0)
+_grpo_config(Path("run"), choose("TrlEnv/Echo-v0"))
 from grpo import failing_trainings
 
 assert not failing_trainings.ours(failing_trainings.attributes())
