@@ -1,7 +1,7 @@
 """Settings of play that a check, an evaluation and a training agree on, saved beside the weights."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -23,6 +23,7 @@ FILE = "gym_trl.json"
 """Name of the file that is saved beside a model."""
 LONG_ANSWER = 512
 """Maximum number of tokens of an answer where nothing says how long an action can be."""
+_LONG_OF_TINY = 16
 _REACHING_OUTSIDE = frozenset({"TrlEnv/CodeAgent-v0", "TrlEnv/OpenEnv-v0", "TrlEnv/QA-v0"})
 _OF_THE_MODEL = ("action_format", "system_prompt", "max_tokens_per_turn", "history", "chat_template_kwargs")
 _EPISODES, _TURNS = 40, 20  # that are played to find legal actions
@@ -166,20 +167,22 @@ class Setting:
         sizes = {"train": 0, "eval": 0, split: count}
         return list(TaskPlan(self.spec.weights, self.probed.num_instances, sizes, seed).tasks(split))
 
-    def for_model(self, tokenizer: Any, *, plain: bool = False) -> "Setting":
+    def for_model(self, tokenizer: Any, *, plain: bool = False, tiny: bool = False) -> "Setting":
         """Return the setting for a model, with the action format and the longest answer, where they were left open.
 
         Args:
             tokenizer: The model's tokenizer; ``None`` if it is not known.
-            plain: The model writes bare actions: it is tiny, or has a warm start on actions.
+            plain: The model writes bare actions, after a warm start on actions.
+            tiny: It is tiny: it writes bare actions, and has not learned to end them.
         """
-        longest, format_ = self.max_tokens_per_turn, self.action_format or ("plain" if plain else "tag")
+        longest, format_ = self.max_tokens_per_turn, self.action_format or ("plain" if plain or tiny else "tag")
         if longest is None:
             actions = self.legal_actions() if format_ in ("plain", "open") and tokenizer is not None else ()
             lengths = [len(tokenizer.encode(action, add_special_tokens=False)) for action in actions]
-            longest = max(lengths) + 1 if lengths else LONG_ANSWER  # and the token that ends a turn
             if lengths and self.action_format is None:
                 format_ = "open"  # the longest action is whole at the limit
+            ends = not tiny or format_ != "open"  # there is room for the token that ends a turn
+            longest = max(lengths) + ends if lengths else _LONG_OF_TINY if tiny else LONG_ANSWER
         return replace(self, action_format=format_, max_tokens_per_turn=longest)
 
     def legal_actions(self) -> set[str]:
@@ -227,20 +230,13 @@ class Setting:
         """
         file = _file_beside(model)
         saved = {} if file is None else _read(file)
-        if env is None:
-            if not saved:
-                raise ConfigError(
-                    "name an environment, or give the folder of a model that was trained by gym-trl train"
-                )
-            _refuse_code(file, saved)
+        if env is not None:
+            same = saved and _same_class(env_name(_whole_name(env))) == _same_class(saved["env"])
+            saved = {name: value for name, value in saved.items() if same or name in _OF_THE_MODEL} | {"env": env}
         elif saved:
-            asked = _whole_name(env)
-            if _same_class(env_name(asked)) == _same_class(saved["env"]):
-                saved["env"] = asked
-            else:
-                saved = {name: saved[name] for name in _OF_THE_MODEL if name in saved} | {"env": asked}
+            _refuse_code(file, saved)
         else:
-            saved = {"env": env}
+            raise ConfigError("name an environment, or give the folder of a model that was trained by gym-trl train")
         if isinstance(model, str) and model == "tiny":  # it has no mark-up to begin with
             saved["action_format"] = "open"
         return cls(**(saved | {name: value for name, value in given.items() if value is not None}))
@@ -284,28 +280,19 @@ def _refuse_code(file: Path | None, saved: Mapping[str, Any]) -> None:
     Raises:
         UntrustedError: It does.
     """
-    env = saved["env"]
-    are_data = env in GAMES and env not in _REACHING_OUTSIDE
-    arguments = [] if are_data else list(_texts(list(dict(saved.get("env_kwargs") or {}).values())))
+    env, arguments = saved["env"], dict(saved.get("env_kwargs") or {})
     functions = [saved.get(name) for name in ("success", "history", "observe", "act", "executor")]
-    names = [one for one in functions if isinstance(one, str) and not one.isidentifier()]
+    named: list[Any] = [one for one in functions if isinstance(one, str) and not one.isidentifier()]
     if not isinstance(env, str) or not is_registered(env):
-        names.append(env)
-    if named := [*names, *arguments]:
+        named.append(env)
+    are_data = env in GAMES and env not in _REACHING_OUTSIDE
+    if not are_data and '"' in json.dumps(list(arguments.values())):
+        named.append(arguments)
+    if named:
         raise UntrustedError(
             f"{file} names {named[0]!a:.200}, which may be code, and nothing of it has been used. If you trust it, "
             f"repeat the environment: {env!a:.200}"
         )
-
-
-def _texts(value: Any) -> Iterator[str]:
-    waiting = [value]
-    while waiting:  # a file can nest deeper than functions
-        one = waiting.pop()
-        if isinstance(one, str):
-            yield one
-        elif isinstance(one, dict | list):
-            waiting += one.values() if isinstance(one, dict) else one
 
 
 def _named(value: Any) -> str:

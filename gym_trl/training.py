@@ -22,7 +22,7 @@ from gym_trl.grpo.trainer_engine import check_generation
 from gym_trl.grpo.trl_versions import settings_of_trl
 from gym_trl.models import PRETRAINED, fast_dtype, find_model, load_model, quiet_transformers, with_adapter
 from gym_trl.options import check_options
-from gym_trl.setting import LONG_ANSWER, Options, Setting
+from gym_trl.setting import Options, Setting
 from gym_trl.testing.tiny import save_tiny, tiny_model, tiny_tokenizer
 from gym_trl.warm_start import ROWS_AT_ONCE, check_source
 
@@ -133,7 +133,7 @@ def _train(folder: Path, start: "Checkpoint", config: Mapping[str, Any]) -> dict
             args.gradient_checkpointing = sum(one.numel() for one in network.parameters()) >= _CHECKPOINTED_FROM
             if hasattr(args, "activation_checkpointing"):  # its name from Transformers 5.24 on
                 args.activation_checkpointing = args.gradient_checkpointing
-        setting = _for_model(setting, tokenizer, tiny=chosen.kind == "tiny", plain=chosen.warm_start is not None)
+        setting = setting.for_model(tokenizer, tiny=chosen.kind == "tiny", plain=chosen.warm_start is not None)
         hardest = replace(setting, env_kwargs=hardest.env_kwargs)
         run = Run(folder, chosen, hardest, tokenizer)
         run.say(*_choices(network, chosen, args, setting))
@@ -399,16 +399,6 @@ def _load(chosen: Chosen, start: "Checkpoint", args: Any, stack: ExitStack) -> t
     if chosen.lora and trained is None:
         network = with_adapter(network, chosen.lora, seed=chosen.seed)
     return network, tokenizer
-
-
-def _for_model(setting: Setting, tokenizer: Any, *, tiny: bool, plain: bool) -> Setting:
-    """Return the setting with the action format and the longest answer, where they were left open."""
-    derived = setting.for_model(tokenizer, plain=tiny or plain)
-    if tiny and setting.max_tokens_per_turn is None:
-        longest = derived.max_tokens_per_turn or LONG_ANSWER
-        end = int(derived.action_format != "open")  # which it would have to learn, too
-        return replace(derived, max_tokens_per_turn=16 if longest == LONG_ANSWER else longest - 1 + end)
-    return derived
 
 
 def _choices(network: Any, chosen: Chosen, args: Any, setting: Setting) -> Iterator[str]:

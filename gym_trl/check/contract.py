@@ -8,7 +8,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,9 +61,9 @@ def interface(it: Evidence) -> Iterator[Finding]:
             return
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
-        found = list(_steps(env))
+        found = list(islice(_steps(env), 1))
         if not found and "action_mask" not in env.reset(seed=0)[1]:  # else it draws actions that a mask forbids
-            found += _by_gymnasium(it.bare().unwrapped)
+            found = list(_by_gymnasium(it.bare().unwrapped))
     yield from found
     texts = [re.sub(r"\x1b\[[0-9;]*m", "", str(one.message)) for one in heard]
     known = re.compile("normalized space|infinity|terminated|NaN|reward")  # matters of taste, and what is said above
@@ -77,17 +77,14 @@ def _by_gymnasium(env: gym.Env[Any, Any]) -> Iterator[Finding]:
     except Exception as raised:
         strange = holds_text(env.action_space) and not isinstance(raised, AssertionError)
         if not strange and "not equivalent" not in str(raised):  # "invalid actions" and "repeats" know more
-            charset = isinstance(env.observation_space, gym.spaces.Text) and "observation space" in str(raised)
-            fix = (
-                "declare gym_trl.spaces.AnyText(): Gymnasium's Text has letters and digits only"
-                if charset
-                else "follow the message"
-            )
+            fix = "follow the message"
+            if isinstance(env.observation_space, gym.spaces.Text) and "observation space" in str(raised):
+                fix = "declare gym_trl.spaces.AnyText(): Gymnasium's Text has letters and digits only"
             yield error(f"Gymnasium's check_env raised {described(raised):.200}", fix)
 
 
 def _steps(env: gym.Env[Any, Any]) -> Iterator[Finding]:
-    """Step an environment until something is wrong."""
+    """Step an environment, and yield what is wrong; nobody asks what follows from it."""
     done, text = True, holds_text(env.action_space)
     for turn in range(50):
         if done:
@@ -95,55 +92,45 @@ def _steps(env: gym.Env[Any, Any]) -> Iterator[Finding]:
                 returned = env.reset(seed=turn, options=None)
             except Exception as raised:
                 yield error(f"reset(seed={turn}, options=None) raised {described(raised):.160}", "take both arguments")
-                break
             if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], dict)):
                 yield error(f"reset returned {returned!r:.80}", "return observation, info")
-                break
             observation, info = returned
-            if not _shows(env, observation):
-                yield error(f"reset gave {_outside(env, observation)}", "correct the space")
-                break
+            if where := _outside(env, observation):
+                yield error(f"reset gave {where}", "correct the space")
         mask = info.get("action_mask")
         action = random_play(env, turn)(observation, info) if text else sample_allowed(env.action_space, mask)
         try:
             observation, reward, terminated, truncated, info = env_step_passive_checker(env, action)
         except Exception as raised:
-            if not text or isinstance(raised, AssertionError):  # else "invalid actions" finds out what it cannot take
-                yield error(f"step({action!r:.20}) raised {described(raised):.160}", "follow the message")
-            break
+            if text and not isinstance(raised, AssertionError):
+                return  # "invalid actions" finds out what it cannot take
+            yield error(f"step({action!r:.20}) raised {described(raised):.160}", "follow the message")
         flags = {"terminated": terminated, "truncated": truncated}
         flags |= {name: info[name] for name in ("success", "action_valid") if info.get(name) is not None}
         wrong = [f"{name} = {value!r:.40}" for name, value in flags.items() if not isinstance(value, bool | np.bool_)]
-        if not _shows(env, observation):
-            yield error(f"step gave {_outside(env, observation)}", "correct the space")
-            break
+        if where := _outside(env, observation):
+            yield error(f"step gave {where}", "correct the space")
         if not isinstance(reward, int | float | np.number) or not math.isfinite(reward):
             yield error(f"step gave the reward {reward!r}", "a reward is a finite number")
-            break
         if wrong:
             yield error(f"step gave {wrong[0]}", "it is True or False")
-            break
         if terminated and truncated:
             yield warning("step gave terminated and truncated", "set one of them")
-            break
         try:
             size = len(pickle.dumps(info))
         except Exception as raised:
             yield error(f"info does not pickle: {described(raised):.120}", "plain values only")
-            break
         if size > 100_000:
             yield warning(f"info has {size // 1000} kB a step", "remove what nothing reads")
-            break
         done = terminated or truncated
 
 
-def _shows(env: gym.Env[Any, Any], observation: Any) -> bool:
-    space = env.observation_space
-    return holds(space, observation) and (isinstance(observation, str) or not holds_text(space))
-
-
 def _outside(env: gym.Env[Any, Any], observation: Any) -> str:
-    return f"{observation!r:.80}, which is not in {env.observation_space!s:.160}"
+    """Return an observation and the space that does not have it; nothing if it does."""
+    space = env.observation_space
+    if holds(space, observation) and (isinstance(observation, str) or not holds_text(space)):
+        return ""
+    return f"{observation!r:.80}, which is not in {space!s:.160}"
 
 
 def closing(it: Evidence) -> Iterator[Finding]:

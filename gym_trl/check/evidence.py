@@ -149,11 +149,11 @@ class Evidence:
     def steps(self) -> int:
         """Steps that a check may take: a tenth for each power of ten by which a step takes longer than a millisecond.
 
-        Resets are shared among the steps, but not the first one, which may load something. They are counted, not timed,
-        so that a busy machine finds what an idle one does.
+        Resets are shared among the steps, but not the first one, which may load something. They are counted, and the
+        quickest game decides, so that a busy machine finds what an idle one does.
         """
-        *_, game = self.play(random_play, self.seeds[:2])
-        longer = sum(game.trajectory.seconds) / max(1, len(game.trajectory.actions)) / _QUICK
+        games = [game.trajectory for game in self.play(random_play, self.seeds[:4])]
+        longer = min(sum(one.seconds) / max(1, len(one.actions)) for one in games[1:] or games) / _QUICK
         return int(_STEPS / 10 ** max(0, math.ceil(math.log10(longer or 1))))
 
     def affordable(self, several: Iterable[T]) -> Iterator[T]:
@@ -164,17 +164,21 @@ class Evidence:
             if self.steps_taken >= end:
                 return
 
-    def play(self, policy: TextPolicy, seeds: Sequence[int], *, steps: int | None = None) -> list[Game]:
+    def play(
+        self,
+        policy: TextPolicy,
+        seeds: Sequence[int],
+        *,
+        make: Any = None,
+        steps: int | None = None,
+        in_all_seats: bool = False,
+    ) -> list[Game]:
         """Play tasks with a policy, the first ``steps`` of them about; the other seats of a game play at random."""
         self.env  # noqa: B018 -- or the reason why it cannot be made
-        others = [TextPlayer(random_play)] * (self.seats - 1)
-        return self._play([TextPlayer(self._with_heartbeat(policy)), *others], seeds, steps=steps)
-
-    def _play(
-        self, players: Sequence[TextPlayer], seeds: Sequence[int], *, make: Any = None, steps: int | None = None
-    ) -> list[Game]:
+        mine = TextPlayer(self._with_heartbeat(policy))
+        others = [mine if in_all_seats else TextPlayer(random_play)] * (self.seats - 1)
         tasks = [Task(self.setting.name, seed) for seed in seeds]
-        games = play_all(make or self.make, tasks, players, most_alive=1, most_steps=steps)
+        games = play_all(make or self.make, tasks, [mine, *others], most_alive=1, most_steps=steps)
         self.steps_taken += sum(len(game.trajectory.actions) for game in games)
         return games
 
@@ -182,15 +186,12 @@ class Evidence:
         """Play given actions in a task, by whichever seat is to move, as far as they go."""
         script = iter(actions)
 
-        def begin(env: Any, seed: int) -> Act:
-            def act(observation: str, info: Mapping[str, Any]) -> str:
-                if (action := next(script, None)) is None:
-                    raise ModelStopped(StopReason.CANCELLED, "the script is over")
-                return action
+        def act(observation: str, info: Mapping[str, Any]) -> str:
+            if (action := next(script, None)) is None:
+                raise ModelStopped(StopReason.CANCELLED, "the script is over")
+            return action
 
-            return act
-
-        return self._play([TextPlayer(self._with_heartbeat(begin))] * self.seats, [seed], make=make)[0]
+        return self.play(lambda env, seed: act, [seed], make=make, in_all_seats=True)[0]
 
     def replay(self, game: Game, actions: Sequence[str] | None = None, *, make: Any = None) -> Game:
         """Play the actions of a game again, or other ones."""
@@ -400,33 +401,27 @@ def blind_of(it: Evidence) -> Blind:
     won = sorted(games, key=lambda game: -game.episodes[0].paid)[:20]
     singles = ((one,) for one in dict.fromkeys([*top, *CONSTANTS[:12]]))
     candidates = [*singles, *product(top[:6], repeat=2), *(tuple(game.trajectory.actions) for game in won)]
+    tasks = [task_seed(it.seed, "train", number) for number in range(_HALVING[-1])]
     played: defaultdict[tuple[str, ...], list[Game]] = defaultdict(list)
     end = it.steps_taken + it.steps
-    best = _halve(it, [one for one in candidates if one], played, end)
+
+    def best_of(candidates: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+        runners = list(dict.fromkeys(candidates))
+        for count in _HALVING:
+            for one in runners:
+                if it.steps_taken < end:
+                    played[one] += it.play(repeating(one), tasks[len(played[one]) : count])
+            runners = sorted((one for one in runners if played[one]), key=lambda one: -it.score(played[one]))
+            runners = runners[: max(1, len(runners) // 6)]
+        return runners[0] if runners else ("",)
+
+    best = best_of(filter(None, candidates))
     turns = max(len(game.trajectory.actions) for game in games)
     for turn in [*range(turns)] * 2 if turns <= _CHANGED_TURNS else ():
         whole = tuple(islice(cycle(best), turns))
-        changed = _halve(it, [(*whole[:turn], one, *whole[turn + 1 :]) for one in top], played, end)
+        changed = best_of((*whole[:turn], one, *whole[turn + 1 :]) for one in top)
         if it.better(played[changed], than=played[best], paid=False):
             best = changed
     found = Blind(best, it.of("blind", repeating(best)))
     it.blind = str(found)
     return found
-
-
-def _halve(
-    it: Evidence, candidates: Sequence[tuple[str, ...]], played: dict[tuple[str, ...], list[Game]], end: int
-) -> tuple[str, ...]:
-    """Return the best of candidates by successive halving, and add their games on training tasks to ``played``.
-
-    After the step ``end`` nothing more is played.
-    """
-    runners = list(dict.fromkeys(candidates))
-    tasks = [task_seed(it.seed, "train", number) for number in range(_HALVING[-1])]
-    for count in _HALVING:
-        for one in runners:
-            if it.steps_taken < end:
-                played[one] += it.play(repeating(one), tasks[len(played[one]) : count])
-        runners = sorted((one for one in runners if played[one]), key=lambda one: -it.score(played[one]))
-        runners = runners[: max(1, len(runners) // 6)]
-    return runners[0] if runners else ("",)

@@ -15,6 +15,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
@@ -105,20 +106,22 @@ def check(
     return result
 
 
+@dataclass
 class _Run:
     """Checks of one environment, and what is known of them; a child process sends that after each change."""
 
-    def __init__(self, report: Report, evidence: Callable[..., Evidence], patience: float) -> None:
-        self.evidence, self.patience = evidence, patience
-        self.report = report
-        self.waiting: list[str] = []
-        """Names of checks that have not begun."""
-        self.hung: list[str] = []
-        """Names of checks, and of policies, that have hung."""
-        self.check = self.policy = ""
-        """Names of the check that runs and of the policy that plays."""
-        self.lines: set[str] = set()
-        """Lines that have hung; one may stop several checks."""
+    report: Report
+    evidence: Callable[..., Evidence]
+    patience: float
+    waiting: list[str] = field(default_factory=list)
+    """Names of checks that have not begun."""
+    hung: list[str] = field(default_factory=list)
+    """Names of checks, and of policies, that have hung."""
+    lines: set[str] = field(default_factory=set)
+    """Lines that have hung; one may stop several checks."""
+    check: str = ""
+    policy: str = ""
+    """Names of the check that runs and of the policy that plays."""
 
     def run(self, names: Sequence[str], *, model_here: bool) -> None:
         """Run checks in a child process; where one hangs, a next one runs those that are left without what has hung.
