@@ -204,8 +204,6 @@ def table(sections: Mapping[str, Figures]) -> Table:
 
 def rows_of(name: str, found: Figures) -> Iterator[tuple[str, Cell, Cell]]:
     """Yield what two figures of a section are, and the figures."""
-    from bench_learning_lm import success_of
-
     if name == "learning" and (curve := found.get("curve")):
         last = statistics.fmean(one["success"] or 0.0 for one in curve[-4:])
         yield (
@@ -213,7 +211,8 @@ def rows_of(name: str, found: Figures) -> Iterator[tuple[str, Cell, Cell]]:
             last,
             curve[-1]["seconds"] / len(curve),
         )
-        before, after = (success_of(found[when].get("model")) for when in ("before", "after"))
+        scores = [found[when].get("model") or {} for when in ("before", "after")]
+        before, after = ((score.get("success") or {}).get("mean") for score in scores)
         yield "success on held-out tasks after the warm start, and after GRPO", before, after
     for variant, one in found.get("variants", {}).items():
         yield f"seconds of a step, and peak GB: {variant}", one["seconds"], one["peak_gb"]
