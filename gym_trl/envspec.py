@@ -191,7 +191,7 @@ class EnvSpec:
         given = any(map(callable, (self.observe, self.act, self.success)))
         if not self.state_keys and (apart or not given):
             return
-        with OwnGlobalRandom(0), _left_to_the_rollout():
+        with OwnGlobalRandom(0), left_to_the_rollout():
             if callable(self.observe) and not apart:
                 observation, info = layer_of(env, TextObservation).env.reset(seed=0)  # type: ignore[union-attr]
                 if observation is not None and isinstance(info, Mapping):
@@ -269,7 +269,7 @@ def _check_arguments(name: str, function: Any, *arguments: str) -> None:
 
 
 @contextmanager
-def _left_to_the_rollout() -> Iterator[None]:
+def left_to_the_rollout() -> Iterator[None]:
     """Ignore what an environment raises in the block, but for mistakes of the user and interrupts of this program."""
     try:
         yield

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
-from gym_trl.envspec import EnvSpec, Probed, TaskPlan
+from gym_trl.envspec import EnvSpec, Probed, TaskPlan, left_to_the_rollout
 from gym_trl.errors import ConfigError, UntrustedError
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.history import make_history
@@ -16,6 +16,7 @@ from gym_trl.options import check_options, name_of
 from gym_trl.play import History
 from gym_trl.random_play import plays_characters, random_play, solve
 from gym_trl.registration import GAMES, EnvSource, env_name, find_maker, is_registered
+from gym_trl.seeding import OwnGlobalRandom
 from gym_trl.types import Message, Task
 from gym_trl.wrappers.base import attribute_of
 
@@ -152,6 +153,17 @@ class Setting:
     def num_seats(self) -> int:
         """Number of seats that are played."""
         return self.probed.seats[self.name]
+
+    @property
+    def has_markov_keys(self) -> bool:
+        """True if keys that are promised to be Markov name the states of the one seat, for credit per turn."""
+        if self.num_seats > 1:
+            return False
+        spec = replace(self.spec, state_keys=True)
+        with spec.checked(self.name) as env, OwnGlobalRandom(0), left_to_the_rollout():
+            env.reset(seed=0)
+            return bool(attribute_of(env, "markov_state_key"))
+        return False
 
     @property
     def preamble(self) -> list[Message]:

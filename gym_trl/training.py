@@ -50,7 +50,7 @@ def train(
     warm_start: str | None = None,
     warm_episodes: int = 256,
     eval_episodes: int | None = None,
-    credit: str = "episode",
+    credit: str | None = None,
     curriculum: Sequence[Mapping[str, Any]] = (),
     vllm: Literal["colocate", "server"] | None = None,
     save_steps: int | None = None,
@@ -83,7 +83,8 @@ def train(
         warm_start: What the model imitates first: random, solver, or a file or folder of records.
         warm_episodes: Number of episodes that it imitates.
         eval_episodes: Number of tasks of the evaluations before and after; 0 for none.
-        credit: Advantages of turns: episode, return_to_go, pool, or a function of yours, module:function.
+        credit: Advantages of turns: episode, return_to_go, pool, or a function of yours, module:function. Default: pool
+            where the environment names its states by Markov keys, else episode.
         curriculum: Arguments of the environment by level of difficulty, from easy to hard.
         vllm: Generate with vLLM, colocate or server. Default: with Transformers.
         save_steps: Number of steps between checkpoints.
@@ -116,14 +117,8 @@ def _train(folder: Path, start: "Checkpoint", config: Mapping[str, Any]) -> dict
         with needs("lora", "an adapter (lora; 0 trains all weights)"):
             import peft  # noqa: F401
     setting = Setting.beside(chosen.model, env=chosen.env, **chosen.options)
-    setting.probed  # noqa: B018 -- it makes the environment, or says why it cannot
-    hardest = setting
-    for level in chosen.curriculum:
-        hardest = replace(setting, env_kwargs={**setting.env_kwargs, **level})
-        try:
-            hardest.probed  # noqa: B018
-        except ConfigError as error:
-            raise ConfigError(f"curriculum: {error}") from error
+    hardest = _hardest(setting, chosen.curriculum)
+    credit = chosen.credit or ("pool" if setting.has_markov_keys else "episode")
     args = _grpo_config(folder, chosen)
     args.chat_template_kwargs = {**(args.chat_template_kwargs or {}), **setting.chat_template_kwargs}
     with ExitStack() as stack:
@@ -136,14 +131,14 @@ def _train(folder: Path, start: "Checkpoint", config: Mapping[str, Any]) -> dict
         setting = setting.for_model(tokenizer, tiny=chosen.kind == "tiny", plain=chosen.warm_start is not None)
         hardest = replace(setting, env_kwargs=hardest.env_kwargs)
         run = Run(folder, chosen, hardest, tokenizer)
-        run.say(*_choices(network, chosen, args, setting))
+        run.say(*_choices(network, chosen, args, setting), f"Credit: {credit}")
         record = RecordRun(folder, env_kwargs=dict(hardest.env_kwargs), policy=chosen.model, on_failure=run.say)
         spec = GymSpec(
             setting.env,
             num_tasks=min(chosen.steps * chosen.groups, _MOST_TASKS),
             num_eval_tasks=chosen.eval_episodes,
             seed=chosen.seed,
-            credit=chosen.credit,
+            credit=credit,
             curriculum=chosen.curriculum,
             on_rollout=record.on_rollout,
             **setting.of_spec,
@@ -197,7 +192,7 @@ class Chosen:
     options: Mapping[str, Any]
     warm_start: str | None = None
     warm_episodes: int = 256
-    credit: str = "episode"
+    credit: str | None = None
     curriculum: Sequence[Mapping[str, Any]] = ()
     vllm: str | None = None
     seed: int = 0
@@ -315,7 +310,7 @@ def choose(env: str, model: str = "tiny", **given: Any) -> Chosen:
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < math.inf:
         raise ConfigError(f"learning_rate must be a number above 0, got {rate!r}")
     check_source(chosen.warm_start)
-    check_options({"credit": chosen.credit})
+    check_options({"credit": chosen.credit or "episode"})
     return chosen
 
 
@@ -399,6 +394,19 @@ def _load(chosen: Chosen, start: "Checkpoint", args: Any, stack: ExitStack) -> t
     if chosen.lora and trained is None:
         network = with_adapter(network, chosen.lora, seed=chosen.seed)
     return network, tokenizer
+
+
+def _hardest(setting: Setting, curriculum: Sequence[Mapping[str, Any]]) -> Setting:
+    """Return the setting of the last level of a curriculum, after making the environment of each, or say why not."""
+    setting.probed  # noqa: B018
+    hardest = setting
+    for level in curriculum:
+        hardest = replace(setting, env_kwargs={**setting.env_kwargs, **level})
+        try:
+            hardest.probed  # noqa: B018
+        except ConfigError as error:
+            raise ConfigError(f"curriculum: {error}") from error
+    return hardest
 
 
 def _choices(network: Any, chosen: Chosen, args: Any, setting: Setting) -> Iterator[str]:

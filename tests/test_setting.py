@@ -47,6 +47,33 @@ def test_the_options_are_the_fields_of_a_setting_and_few() -> None:
     assert len(Options.__annotations__) <= 14, "what few people need is an option of GymSpec alone"
 
 
+class Unnamed(Echo):
+    """An environment that does not promise Markov keys."""
+
+    metadata: dict[str, Any] = {"render_modes": [], "markov_state_key": False}  # noqa: RUF012 -- as gym.Env has it
+
+
+class Broken(Echo):
+    """An environment that cannot be reset."""
+
+    def reset(self, **_: Any) -> Any:
+        raise OSError("no route")
+
+
+@pytest.mark.parametrize(
+    ("env", "options", "named"),
+    [
+        (GUESS, {}, True),
+        ("FrozenLake-v1", {"observe": "render"}, True),
+        (KUHN, {"seats": "self"}, False),
+        (Unnamed, {}, False),
+        (Broken, {}, False),
+    ],
+)
+def test_credit_per_turn_is_the_default_where_markov_keys_name_the_states(env: Any, options: Any, named: bool) -> None:
+    assert Setting(env, **options).has_markov_keys is named
+
+
 def test_an_environment_is_made_with_its_options() -> None:
     setting = Setting(GUESS, env_kwargs={"high": 8}, instructions="Guess.", turn_limit=2, invalid_penalty=0.5)
     env = setting.make()
