@@ -1,7 +1,7 @@
 """Generator of docs/view_*.png and docs/lift.png, pictures of a run in Chromium.
 
     gym-trl new lift
-    gym-trl train lift.py --steps 200 --credit pool --out runs/lift
+    gym-trl train lift.py --steps 200 --out runs/lift
     python docs/make_screenshots.py runs/lift
 
 The run is that of docs/own_environment.md. It needs requirements-full.txt, chromium and chromedriver.

@@ -2,7 +2,7 @@
 
 $ python recipes/frozen_lake.py                       # no download and no GPU, minutes on one core
 $ python recipes/frozen_lake.py --credit episode      # GRPO's advantage, to compare with
-$ gym-trl train FrozenLake-v1 --env-kwargs is_slippery=false --observe render --credit pool --steps 200      # the same
+$ gym-trl train FrozenLake-v1 --env-kwargs is_slippery=false --observe render --steps 200      # the same
 
 Mean success of five training steps until 90% was reached, with seed 0, by step:
 
