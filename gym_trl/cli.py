@@ -25,7 +25,7 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_ty
 
 from gym_trl.errors import ConfigError, GymTRLError
 from gym_trl.registration import did_you_mean
-from gym_trl.terminal import printable, say
+from gym_trl.terminal import printable, say, show_episode
 
 _WIDTH, _COLUMN = 110, 32
 _LONGEST_ERROR = 1_000  # texts of files and environments in it can be of any length
@@ -528,8 +528,6 @@ def view(
         watch: Write the page again every ten seconds, until Ctrl-C; an open page follows.
     """
     if text is not None:
-        from gym_trl.terminal import show_episode
-
         show_episode(run, text)
         return
     from gym_trl.viewer.page import write_page

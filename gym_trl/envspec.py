@@ -222,7 +222,11 @@ class EnvSpec:
             raise ConfigError(f"{env_id} makes no gymnasium.Env: {type(made).__name__}")
         # Seats declares the success of each seat.
         made = declare_success(made, self.success) if self.seats is None else Seats(made)
-        made = self._wrapped(made)
+        for place, wrap in enumerate(self.wrappers):
+            inner, made = made, wrap(made)
+            if not isinstance(made, gym.Env):
+                close_env(inner)
+                raise ConfigError(f"wrappers[{place}] must return a gymnasium.Env, got {made!r:.80} from {wrap!r:.80}")
         env = as_text(made, observe=self.observe, act=self.act)
         if self.instructions:  # before the format's sentence, which the model still needs
             env = Instructions(env, self.instructions)
@@ -235,14 +239,6 @@ class EnvSpec:
         if self.invalid_penalty:
             env = InvalidActionPenalty(env, self.invalid_penalty)
         return Instructions(env, "") if self.instructions == "" else env
-
-    def _wrapped(self, made: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
-        for place, wrap in enumerate(self.wrappers):
-            inner, made = made, wrap(made)
-            if not isinstance(made, gym.Env):
-                close_env(inner)
-                raise ConfigError(f"wrappers[{place}] must return a gymnasium.Env, got {made!r:.80} from {wrap!r:.80}")
-        return made
 
 
 def _check_returned(name: str, right: bool, returned: Any, wanted: str) -> None:

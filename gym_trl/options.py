@@ -6,7 +6,6 @@ name, before anything is loaded.
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -147,21 +146,3 @@ def load_function(function: Callable[..., Any] | str) -> Callable[..., Any]:
     if not callable(function):
         raise ConfigError(f"expected a function, or its name as 'package.module:function', got {function!r}")
     return function
-
-
-def name_of(function: Callable[..., Any]) -> str:
-    """Return the name of a function or class from which ``load_function`` loads it.
-
-    >>> import json
-    >>> name_of(json.loads)
-    'json:loads'
-
-    Raises:
-        ConfigError: It has none that another process could load.
-    """
-    name = f"{getattr(function, '__module__', None)}:{getattr(function, '__qualname__', None)}"
-    if not name.startswith("__main__:"):
-        with suppress(ConfigError):
-            if load_function(name) is function:
-                return name
-    raise ConfigError(f"{function!r:.100} has no name that another process could load: define a function in a module")

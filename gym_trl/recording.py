@@ -171,10 +171,7 @@ class Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
             self.summary = {}
             for name in (METRICS, ROLLOUTS):
                 (self.folder / name).unlink(missing_ok=True)
-        names, given = self.setting.as_dict(), dict(config)  # of functions, from which they are loaded again
-        given["env"] = names["env"] if callable(config["env"]) else config["env"]
-        given["options"] = {name: names[name] if callable(one) else one for name, one in config["options"].items()}
-        write_json(self.folder / CONFIG, {"version": 2, "options": given, "setting": names})
+        write_json(self.folder / CONFIG, {"version": 2, "options": config, "setting": self.setting.as_dict()})
         self.summary |= {"steps": start.step, "interrupted": True}
         self.summary.pop("after", None)
         self._save_summary()
@@ -322,7 +319,6 @@ class Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
             card = Path(trainer.args.output_dir) / "README.md"
             card.replace(folder / card.name)
             self._save_summary()
-            draw_curve(self.folder)
 
     def end(self) -> None:
         """Say what to do next.

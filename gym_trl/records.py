@@ -192,7 +192,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if callable(value) and hasattr(value, "__qualname__"):  # a name that is the same in each process
-        return f"{value.__module__}.{value.__qualname__}"
+        return f"{value.__module__}:{value.__qualname__}"
     return value if value is None or isinstance(value, str | int) else str(value)
 
 

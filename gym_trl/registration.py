@@ -1,6 +1,7 @@
 """Registration of this library's environments, and loading of any by id, module, class, file or function."""
 
 import importlib
+import importlib.metadata
 import re
 import sys
 import warnings
@@ -9,16 +10,14 @@ from contextlib import nullcontext, redirect_stdout, suppress
 from difflib import get_close_matches
 from functools import cache, partial
 from inspect import Parameter, isabstract, isclass, signature
+from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, load_env_creator, namespace
 
 from gym_trl.errors import ConfigError, GymTRLError, described, raise_interrupt, safe_str
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ENVS = {
     "TrlEnv/2048-v0": "gym_trl.envs.game_2048:Game2048",
@@ -88,10 +87,8 @@ def load_plugins() -> frozenset[str]:
     ``gym.make``, import the package or call this function. A package builds on this library if it requires ``gym-trl``.
     A function that raises is reported with a warning.
     """
-    from importlib.metadata import entry_points  # only here: every import of gym_trl imports this module
-
     env_ids: set[str] = set()
-    for plugin in entry_points(group="gymnasium.envs"):
+    for plugin in importlib.metadata.entry_points(group="gymnasium.envs"):
         before = set(gym.registry)
         ids = nullcontext() if plugin.name == "__root__" else namespace(plugin.name)
         with ids, redirect_stdout(sys.stderr):
@@ -160,8 +157,6 @@ def find_maker(env: EnvSource) -> EnvMaker:
             raise ConfigError(unknown_id(env))
         return partial(gym.make, env)
     before = set(gym.registry)
-    from pathlib import Path  # only here: every import of gym_trl imports this module
-
     module = _file(Path(module_name)) if module_name.endswith(".py") else _module(module_name, Path.cwd())
     classes = [
         name
@@ -249,10 +244,8 @@ def env_parameters(maker: EnvMaker) -> dict[str, Parameter]:
     arguments: dict[str, Parameter] = {}
     if isclass(made_by) and hasattr(made_by, "__signature__"):
         return dict(signature(made_by).parameters)
-    makers = (
-        [vars(one)["__init__"] for one in made_by.__mro__ if "__init__" in vars(one)] if isclass(made_by) else [made_by]
-    )
-    for function in makers:
+    bases = made_by.__mro__ if isclass(made_by) else ()
+    for function in [vars(one)["__init__"] for one in bases if "__init__" in vars(one)] or [made_by]:
         parameters = list(signature(function).parameters.values())[isclass(made_by) :]
         named = {one.name: one for one in parameters if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)}
         arguments |= {name: one for name, one in named.items() if name not in arguments}
@@ -275,8 +268,6 @@ def unknown_id(env_id: str) -> str:
     env_ids = {_bare(one): one for one in sorted(gym.registry, key=is_ours)}
     close = [env_ids[match] for match in get_close_matches(_bare(name), env_ids, n=3, cutoff=0.75)]
     other_versions = [one for one in gym.registry if _VERSION.sub("", one) == _VERSION.sub("", name)]
-    from pathlib import Path  # only here: every import of gym_trl imports this module
-
     with suppress(OSError):  # of a name that is too long for a file
         if Path(f"{env_id}.py").is_file():
             other_versions = [f"{env_id}.py"]
@@ -321,7 +312,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {near}?" if near else ""
 
 
-def _module(name: str, folder: "Path") -> ModuleType:
+def _module(name: str, folder: Path) -> ModuleType:
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
     try:
@@ -336,11 +327,11 @@ def _module(name: str, folder: "Path") -> ModuleType:
         raise ConfigError(f"importing {name} raised {described(error)}") from error
 
 
-def _file(path: "Path") -> ModuleType:
+def _file(path: Path) -> ModuleType:
     if not path.is_file():
         near = did_you_mean(path.name, [one.name for one in path.parent.glob("*.py")])
         raise ConfigError(f"there is no file {path}{near or '; gym-trl new NAME writes one'}")
     module = _module(path.stem, path.resolve().parent)
-    if module.__file__ is None or type(path)(module.__file__).resolve() != path.resolve():
+    if module.__file__ is None or Path(module.__file__).resolve() != path.resolve():
         raise ConfigError(f"{path} cannot be imported: another module is called {path.stem!r} ({module.__file__})")
     return module

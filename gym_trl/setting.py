@@ -12,9 +12,10 @@ from gym_trl.envspec import EnvSpec, Probed, TaskPlan, left_to_the_rollout
 from gym_trl.errors import ConfigError, UntrustedError
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.history import make_history
-from gym_trl.options import check_options, name_of
+from gym_trl.options import check_options
 from gym_trl.play import History
 from gym_trl.random_play import plays_characters, random_play, solve
+from gym_trl.records import to_json, write_json
 from gym_trl.registration import GAMES, EnvSource, env_name, find_maker, is_registered
 from gym_trl.seeding import OwnGlobalRandom
 from gym_trl.types import Message, Task
@@ -219,12 +220,12 @@ class Setting:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values; functions are replaced by their names."""
-        plain: dict[str, Any] = json.loads(json.dumps({"env": self.name, **self.options}, default=_named))
+        plain: dict[str, Any] = json.loads(to_json({"env": self.name, **self.options}))
         return plain
 
     def save(self, folder: str | Path) -> None:
         """Write the setting beside a model, for ``beside``."""
-        Path(folder, FILE).write_text(json.dumps(self.as_dict(), indent=2) + "\n", encoding="utf-8")
+        write_json(Path(folder, FILE), self.as_dict())
 
     @classmethod
     def beside(cls, model: Any, *, env: EnvSource | None = None, **given: Any) -> "Setting":
@@ -305,11 +306,3 @@ def _refuse_code(file: Path | None, saved: Mapping[str, Any]) -> None:
             f"{file} names {named[0]!a:.200}, which may be code, and nothing of it has been used. If you trust it, "
             f"repeat the environment: {env!a:.200}"
         )
-
-
-def _named(value: Any) -> str:
-    """Return the name of a function, from which it can be loaded if it has one."""
-    try:
-        return name_of(value)
-    except ConfigError:
-        return str(getattr(value, "__qualname__", repr(value)))

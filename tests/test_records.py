@@ -123,7 +123,7 @@ def test_a_value_without_json_is_written_as_what_it_is_called(tmp_path: Path) ->
     written = {"array": np.arange(2), "number": np.float32(0.5), "path": tmp_path, "function": to_json, "inf": 1e999}
     read = json.loads(to_json(written))
     assert (read["array"], read["number"], read["path"]) == ([0, 1], 0.5, str(tmp_path))
-    assert (read["function"], read["inf"]) == ("gym_trl.records.to_json", None)
+    assert (read["function"], read["inf"]) == ("gym_trl.records:to_json", None)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
