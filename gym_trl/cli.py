@@ -299,7 +299,10 @@ def read(name: str, words: Sequence[str]) -> dict[str, Any]:
     parser = ArgumentParser(exit_on_error=False, add_help=False, parser_mode="json")
     parser.add_function_arguments(function, as_group=False, as_positional=False, skip={*apart})
     given = {key: value if isinstance(value, str) else json.dumps(value) for key, value in given.items()}
-    given |= {key: _of_one(key, flags, held) for key, held in texts.items()}
+    for flag in flags:
+        if several := texts.get(flag.name):
+            only_lists = flag.is_a(Sequence) and str not in flag.kinds and not several[0].startswith("[")
+            given[flag.name] = json.dumps(several) if len(several) > 1 or only_lists else several[0]
     try:
         parsed = vars(parser.parse_args([f"--{key}={text}" for key, text in given.items()]))
     except argparse.ArgumentError as error:
@@ -343,13 +346,6 @@ def _within(name: str, known: Iterable[str]) -> str:
     return f"; {', '.join(said)}" if said else ""
 
 
-def _of_one(name: str, flags: Sequence[Flag], texts: Sequence[str]) -> str:
-    """Return the texts of a flag as one: a list where there are several, or where it takes lists only."""
-    [flag] = [one for one in flags if one.name == name]
-    only_lists = flag.is_a(Sequence) and str not in flag.kinds and not texts[0].startswith("[")
-    return json.dumps(texts) if len(texts) > 1 or only_lists else texts[0]
-
-
 def _pairs(flag: Flag, texts: Sequence[str]) -> dict[str, Any]:
     """Return a mapping that is written as ``NAME=VALUE``, or as JSON.
 
@@ -380,8 +376,6 @@ def _value(text: str) -> Any:
 # Files of flags
 # ---------------------------------------------------------------------------------------------------------------------
 
-_EXPONENT = re.compile(r"[-+]?[0-9.]+[eE][-+]?[0-9]+")  # 1e-5, which is a text in YAML 1.1
-
 
 def _in_file(path: Path, flags: Sequence[Flag]) -> dict[str, Any]:
     """Return the flags in a file of YAML.
@@ -391,14 +385,11 @@ def _in_file(path: Path, flags: Sequence[Flag]) -> dict[str, Any]:
         OSError: It cannot be read.
     """
     import yaml
+    from jsonargparse import get_loader
 
-    class Loader(yaml.SafeLoader):  # type: ignore[misc]  # without types
-        pass
-
-    Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, None)
     try:
-        given = yaml.load(path.read_bytes(), Loader)  # noqa: S506 -- a safe one
-    except yaml.YAMLError as error:
+        given = get_loader("yaml")(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeError) as error:
         raise ConfigError(f"{path} is no YAML: {error}") from error
     if not isinstance(given, dict):
         raise ConfigError(f"{path} must have a line for each flag, such as steps: 60")
@@ -417,7 +408,8 @@ def file_of(arguments: Mapping[str, Any]) -> str:
     class Dumper(yaml.SafeDumper):  # type: ignore[misc]
         pass
 
-    Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, None)
+    exponent = re.compile(r"[-+]?[0-9.]+[eE][-+]?[0-9]+")  # 1e-5, which is a text in YAML 1.1, and a number in files
+    Dumper.add_implicit_resolver("tag:yaml.org,2002:float", exponent, None)
     plain = json.loads(json.dumps(arguments, default=str))
     return str(yaml.dump(plain, Dumper=Dumper, sort_keys=False, allow_unicode=True)).rstrip()
 

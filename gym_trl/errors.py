@@ -184,14 +184,15 @@ _NUMBERS_OF_NAMES = (
     *(errno.ENOTEMPTY, errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP),
 )
 _CLIENTS = {
-    "aiohttp": ("ClientConnectionError",),
-    "asyncio": ("CancelledError",),
-    "grpc": ("RpcError",),
-    "gymnasium": ("ResetNeeded",),
-    "httpcore": ("NetworkError", "TimeoutException"),
-    "httpx": ("TransportError",),
-    "ray": ("RayError",),
-    "websockets": ("ConnectionClosed",),
+    ("aiohttp", "ClientConnectionError"),
+    ("asyncio", "CancelledError"),
+    ("grpc", "RpcError"),
+    ("gymnasium", "ResetNeeded"),
+    ("httpcore", "NetworkError"),
+    ("httpcore", "TimeoutException"),
+    ("httpx", "TransportError"),
+    ("ray", "RayError"),
+    ("websockets", "ConnectionClosed"),
 }
 """Package and base class of network clients' exceptions that are not ``OSError``, of a cancelled task, and of a step
 before reset."""
@@ -211,20 +212,20 @@ def caused_by_model(error: BaseException) -> bool:
     """
     if not ends_an_episode(error):
         return False
-    if isinstance(error, ModelFaultError):
-        return True
-    if _raised_in_a_wrapper(error):
+    modules = [str(frame.f_globals.get("__name__")) for frame, _ in walk_tb(error.__traceback__)]
+    if modules and modules[-1].startswith(_WRAPPERS) and not isinstance(error, ModelFaultError):
         return False
-    for one in _chain(error):
+    chain = [error]
+    while (cause := chain[-1].__cause__) is not None and all(cause is not one for one in chain):
+        chain.append(cause)
+    for one in chain:
+        kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(one).__mro__}
+        is_of_a_name = type(one) in _OF_NAMES or (type(one) is OSError and one.errno in _NUMBERS_OF_NAMES)
         if isinstance(one, ModelFaultError):
             return True
-        if (isinstance(one, _INFRASTRUCTURE) and not _is_of_a_name(one)) or _is_named(one):
+        if kinds & _CLIENTS or (isinstance(one, _INFRASTRUCTURE) and not is_of_a_name):
             return False
     return True
-
-
-def _is_of_a_name(error: BaseException) -> bool:
-    return type(error) in _OF_NAMES or (type(error) is OSError and error.errno in _NUMBERS_OF_NAMES)
 
 
 @contextmanager
@@ -356,20 +357,3 @@ def place_of(error: BaseException) -> FrameSummary | None:
         if name.partition(".")[0] not in _LIBRARIES and not frame.f_code.co_filename.startswith("<"):
             last = frame, line
     return None if last is None else StackSummary.extract(iter([last]))[0]
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    seen = set[int]()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
-        error = error.__cause__
-
-
-def _is_named(error: BaseException) -> bool:
-    return any(one.__name__ in _CLIENTS.get(one.__module__.partition(".")[0], ()) for one in type(error).__mro__)
-
-
-def _raised_in_a_wrapper(error: BaseException) -> bool:
-    modules = [str(frame.f_globals.get("__name__")) for frame, _ in walk_tb(error.__traceback__)]
-    return bool(modules) and modules[-1].startswith(_WRAPPERS)

@@ -74,12 +74,13 @@ class Table:
 
     def __str__(self) -> str:
         """Return a row for each environment, as Markdown has tables."""
-        played = {name for one in self.reports for name in one.numbers}
-        players = [name for name in ("random", "blind", "solver", "model") if name in played]
+        known = {name for one in self.reports for name in one.numbers}
+        players = [name for name in ("random", "blind", "solver", "model") if name in known]
         rows = [["environment", "errors", "warnings", *players, "found"]]
         for one in self.reports:
             found = ", ".join(dict.fromkeys(finding.check for finding in one.findings))
-            means = [_mean(one.numbers.get(name)) for name in players]
+            played = [list(one.numbers.get(name, {}).values()) for name in players]
+            means = [f"{scores[0].mean:.3f}" if scores else "-" for scores in played]  # success, if it is declared
             rows.append([one.env, str(len(one.errors)), str(len(one.findings) - len(one.errors)), *means, found])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         rows.insert(1, ["-" * width for width in widths])
@@ -93,8 +94,3 @@ class Table:
     def markdown(self) -> str:
         """Return the table, and the page of each."""
         return "\n\n".join([str(self), *(one.markdown() for one in self.reports)])
-
-
-def _mean(scores: Mapping[str, Any] | None) -> str:
-    """Return the mean success, or the mean return where success is not declared."""
-    return "-" if scores is None else f"{next(iter(scores.values())).mean:.3f}"
