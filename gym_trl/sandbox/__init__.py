@@ -153,8 +153,10 @@ class Sandbox(Closing):
         if not self.alive:
             self._process = _Process(self.limits)
         assert self._process is not None
-        status, answer, said = self._process.ask(request, self.limits.seconds)
-        output = _shorten(said, self.limits.output_chars)
+        status, answer, output = self._process.ask(request, self.limits.seconds)
+        half = self.limits.output_chars // 2
+        if len(output) > self.limits.output_chars:
+            output = f"{output[:half]}\n[{len(output) - 2 * half} characters are left out]\n{output[-half:]}"
         if status == "ok":
             return Result("ok" if answer.get("status") == "ok" else "error", output, answer.get("value"))
         self.close()
@@ -177,7 +179,7 @@ def bubblewrap_problem() -> str | None:
 
 
 class _Process:
-    """Handle of a running driver: two pipes to its first process, and a channel to its interpreter."""
+    """Running driver: two pipes to its first process, and a channel to its interpreter."""
 
     def __init__(self, limits: SandboxLimits) -> None:
         self.owner = os.getpid()
@@ -198,64 +200,52 @@ class _Process:
         self._output = self._popen.stdout.fileno()
         os.set_blocking(self._output, False)
         self.end = weakref.finalize(self, _end, self._popen, self._channel, self.owner)
-        status, _, output = self._exchange(b"", "hello", _START_S)
+        status, _, output = self.ask({}, _START_S)
         if status != "ok":
             self.end()
             raise OSError(f"the sandbox did not start ({status}): {output[-300:].strip()}")
 
     def ask(self, request: dict[str, Any], seconds: float) -> tuple[Status, dict[str, Any], str]:
-        """Return what became of a request, its answer, and the output until then; afterwards all processes stop."""
-        token = secrets.token_hex(8)
+        """Return what became of a request, its answer, and the output until then; afterwards all processes stop.
+
+        The answer is a line with the request's token; others, which a program may write, are dropped.
+        """
+        token, deadline = secrets.token_hex(8), monotonic() + seconds
+        status: Status | None = None
+        answer: dict[str, Any] = {}
+        output, heard = bytearray(), b""
         _say(self._popen, b"g")
-        exchanged = self._exchange(json.dumps({**request, "token": token}).encode() + b"\n", token, seconds)
-        _say(self._popen, b"s")
-        return exchanged
-
-    def _exchange(self, line: bytes, token: str, seconds: float) -> tuple[Status, dict[str, Any], str]:
-        output, deadline = bytearray(), monotonic() + seconds
-        status, answer = self._wait(line, token, deadline, output)
-        while len(output) <= _FLOOD and (chunk := _read(self._output)):  # what was written before the reply
-            output += chunk
-        return ("flood" if len(output) > _FLOOD else status), answer, output.decode("utf-8", "replace")
-
-    def _wait(self, line: bytes, token: str, deadline: float, output: bytearray) -> tuple[Status, dict[str, Any]]:
-        """Send a request and collect output until the reply; other lines, which a program may write, are dropped."""
         try:
-            self._channel.settimeout(deadline - monotonic())
-            self._channel.sendall(line)
-        except TimeoutError:
-            return "timeout", {}
-        except OSError:
-            return "died", {}
-        heard = b""
+            self._channel.settimeout(seconds)
+            self._channel.sendall(json.dumps({**request, "token": token}).encode() + b"\n")
+        except OSError as error:
+            status = "timeout" if isinstance(error, TimeoutError) else "died"
         with selectors.DefaultSelector() as selector:
             for descriptor in (self._output, self._channel.fileno()):
                 selector.register(descriptor, selectors.EVENT_READ)
-            while (left := deadline - monotonic()) > 0:
-                for key, _ in selector.select(left):
+            while status is None:
+                for key, _ in selector.select(max(0.0, deadline - monotonic())):
                     chunk = _read(key.fd)
                     if key.fd == self._output:
                         output += chunk or b""
                         if chunk == b"":  # closed by the program; a reply may still arrive
                             selector.unregister(self._output)
                     elif chunk == b"":
-                        return "died", {}
+                        status = "died"
                     else:
                         *lines, heard = (heard + (chunk or b"")).split(b"\n")
-                        if (answer := _find(token, lines)) is not None:
-                            return "ok", answer
-                    if len(output) > _FLOOD or len(heard) > _FLOOD:
-                        return "flood", {}
-        return "timeout", {}
-
-
-def _find(token: str, lines: list[bytes]) -> dict[str, Any] | None:
-    for line in lines:
-        with suppress(ValueError, RecursionError):
-            answer = json.loads(line)
-            if isinstance(answer, dict) and answer.get("token") == token:
-                return answer
-    return None
+                        for line in lines:
+                            with suppress(ValueError, RecursionError, AttributeError):
+                                if (said := json.loads(line)).get("token") == token:
+                                    status, answer = "ok", said
+                if status is None and max(len(output), len(heard)) > _FLOOD:
+                    status = "flood"
+                elif status is None and monotonic() >= deadline:
+                    status = "timeout"
+        while len(output) <= _FLOOD and (chunk := _read(self._output)):  # what was written before the reply
+            output += chunk
+        _say(self._popen, b"s")
+        return ("flood" if len(output) > _FLOOD else status), answer, output.decode("utf-8", "replace")
 
 
 def _read(descriptor: int) -> bytes | None:
@@ -290,13 +280,6 @@ def _end(popen: "subprocess.Popen[bytes]", channel: socket.socket, owner: int) -
     except subprocess.TimeoutExpired:
         popen.kill()
         popen.wait()
-
-
-def _shorten(text: str, most: int) -> str:
-    if len(text) <= most:
-        return text
-    half = most // 2
-    return f"{text[:half]}\n[{len(text) - 2 * half} characters are left out]\n{text[-half:]}"
 
 
 def _command(limits: SandboxLimits, channel: int) -> list[str]:

@@ -87,18 +87,13 @@ def _serve(channel: int) -> None:
     sys.argv, own = [""], os.getpid()
     names: dict[str, Any] = {"__name__": "__main__", "__builtins__": __builtins__}
     programs: dict[str, str] = {}
-    answer: dict[str, Any] = {"token": "hello"}
-    while True:
-        replies.write(json.dumps(answer).encode() + b"\n")
-        replies.flush()
-        if not (line := requests.readline()):
-            return
+    while line := requests.readline():
         request = json.loads(line)
-        answer = {"token": request["token"], "status": "ok"}
+        answer: dict[str, Any] = {"token": request["token"], "status": "ok"}
         try:
             if "code" in request:
                 _run(request["code"], names, programs)
-            else:
+            elif "function" in request:
                 answer["value"] = json.loads(json.dumps(names[request["function"]](*request["arguments"])))
         except SystemExit:
             pass
@@ -107,6 +102,8 @@ def _serve(channel: int) -> None:
             _tell(error, programs)
         if os.getpid() != own:  # a process that the program has forked
             os._exit(0)
+        replies.write(json.dumps(answer).encode() + b"\n")
+        replies.flush()
 
 
 def _run(code: str, names: "dict[str, Any]", programs: "dict[str, str]") -> None:
