@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from gym_trl.spaces import AnyText
 from gym_trl.text.discovery import action_names
-from gym_trl.wrappers.base import Reset, Step, TextWrapper, check_text, text_of
+from gym_trl.wrappers.base import TextWrapper, check_text, text_of
 
 LISTS = ("admissible_actions", "admissible_commands", "valid_actions", "available_actions")
 """Entries of ``info`` that list the allowed actions."""
@@ -40,19 +40,10 @@ class AdmissibleActions(TextWrapper):
         super().__init__(env)
         self.observation_space = AnyText()
 
-    def begin(self, observation: str, info: dict[str, Any]) -> Reset:
-        """List the actions."""
-        return self._with_actions(observation, info), info
-
-    def act(self, action: Any) -> Step:
-        """Play an action."""
-        observation, reward, terminated, truncated, info = self.env.step(action)
-        if not (terminated or truncated):
-            observation = self._with_actions(observation, info)
-        return observation, reward, terminated, truncated, info
-
-    def _with_actions(self, observation: str, info: Mapping[str, Any]) -> str:
-        if not (actions := listed_actions(self.env, info)):
+    def shown(self, observation: str, info: Mapping[str, Any], *, over: bool = False) -> str:
+        """Return an observation with the actions that are allowed after it."""
+        actions = [] if over else listed_actions(self.env, info)
+        if not actions:
             return observation
         fits = sum(length <= _LONGEST for length in accumulate(len(action) + 2 for action in actions))
         shown = ", ".join(actions[:fits])

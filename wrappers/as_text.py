@@ -91,16 +91,8 @@ class TextObservation(TextWrapper):
             raise ConfigError(f'observe must be a function or "render", got {observe!r}')
         self.observation_space = AnyText()
 
-    def begin(self, observation: Any, info: dict[str, Any]) -> Reset:
-        """Show the first observation."""
-        return self._shown(observation, info), info
-
-    def act(self, action: Any) -> Step:
-        """Play an action."""
-        observation, reward, terminated, truncated, info = self.env.step(action)
-        return self._shown(observation, info), reward, terminated, truncated, info
-
-    def _shown(self, observation: Any, info: dict[str, Any]) -> str:
+    def shown(self, observation: Any, info: dict[str, Any], *, over: bool = False) -> str:
+        """Return an observation as text."""
         if callable(self.observe):
             return self.observe(observation, info)
         if self.observe == "render":

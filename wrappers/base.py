@@ -45,8 +45,8 @@ class TextWrapper(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorAr
     After the end of an episode every action returns the last observation, with a reward of 0. A terminated episode is
     not truncated as well. A subclass passes its arguments to ``__init__``, so that ``gym.make(env.spec)`` rebuilds it.
 
-    A wrapper that changes rewards defines ``lost``. One that remembers what later steps depend on defines ``part``, for
-    credit per turn.
+    A wrapper that changes observations can define ``shown`` alone. One that changes rewards defines ``lost``; one that
+    remembers what later steps depend on defines ``part``, for credit per turn.
 
     Raises:
         ActionTypeError: An action of a text space is not text.
@@ -59,11 +59,16 @@ class TextWrapper(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorAr
 
     def begin(self, observation: Any, info: dict[str, Any]) -> Reset:
         """Reset the wrapper's own state, and return what a reset shows."""
-        return observation, info
+        return self.shown(observation, info), info
 
     def act(self, action: Any) -> Step:
         """Play an action in an episode that is not over."""
-        return self.env.step(action)
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return self.shown(observation, info, over=terminated or truncated), reward, terminated, truncated, info
+
+    def shown(self, observation: Any, info: dict[str, Any], *, over: bool = False) -> Any:
+        """Return what is observed in place of an observation."""
+        return observation
 
     def lost(self, inside: float | None, turns: float) -> float | None:
         """Return the lowest reward of the rest of an episode that is lost (``gym_trl.wrappers.turn_limit``).

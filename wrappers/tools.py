@@ -18,8 +18,9 @@ from gym_trl.wrappers.mcp_server import Connection, MCPServer
 
 _OPENING = re.compile("<(tool|tool_call)>")
 _FORM = '<tool>{"name": ..., "arguments": {...}}</tool>'
-_PYTHON = {"integer": int, "number": float, "string": str, "boolean": bool, "array": list, "object": dict}
-"""Type of each kind of JSON value."""
+_KINDS: dict[Any, str] = {int: "integer", float: "number", str: "string", bool: "boolean", dict: "object"}
+_KINDS |= {list: "array", tuple: "array"}
+"""Kind of the JSON values of each type."""
 _ARGUMENT = re.compile(r"^\s+\*{0,2}(\w+)\s*(?:\([^)]*\))?:\s*(.+)$")
 Source: TypeAlias = Callable[..., Any] | str | MCPServer
 """Function, its name, or a server of tools."""
@@ -223,15 +224,10 @@ def _schema(hint: Any) -> dict[str, Any]:
         return _schema(kinds[0]) if len(kinds) == 1 else {}
     if get_origin(hint) is Literal:
         return {"enum": list(get_args(hint))}
-    kind = _kind_of(get_origin(hint) or hint)
+    kind = _KINDS.get(get_origin(hint) or hint)
     if kind == "array" and get_args(hint):
         return {"type": kind, "items": _schema(get_args(hint)[0])}
     return {"type": kind} if kind else {}
-
-
-def _kind_of(python: Any) -> str | None:
-    """Return the kind of JSON value that a type is; ``None`` if it is not one."""
-    return next((kind for kind, one in _PYTHON.items() if python is one or (python, one) == (tuple, list)), None)
 
 
 def _by_name(tools: Sequence[Tool]) -> dict[str, Tool]:
