@@ -19,9 +19,8 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from report import QUICK, Cell, Table, alternating, publish, run
 
 from gym_trl import TextVectorEnv
-from gym_trl.executors.inline import InlinePool
+from gym_trl.executors.inline import EnvPool, InlinePool
 from gym_trl.executors.process import ProcessPool
-from gym_trl.executors.protocol import EnvPool
 from gym_trl.executors.thread import ThreadPool
 from gym_trl.spaces import AnyText
 from gym_trl.types import Task

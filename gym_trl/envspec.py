@@ -16,9 +16,8 @@ import gymnasium as gym
 import numpy as np
 
 from gym_trl.errors import ConfigError, GymTRLError, failures_ignored, raise_interrupt, refused, stops_a_rollout
-from gym_trl.executors.make import EXECUTORS, Executor, make_pool
-from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.executors.step import close_env
+from gym_trl.executors import EXECUTORS, Executor, make_pool
+from gym_trl.executors.inline import TextEnvironment, close_env
 from gym_trl.options import Envs, Function, check_options
 from gym_trl.random_play import random_play
 from gym_trl.registration import EnvMaker, EnvSource, cannot_make, env_name, find_maker

@@ -17,9 +17,8 @@ from gym_trl.engines.protocol import AsyncEngine, Engine
 from gym_trl.engines.server import AnswerError, HTTPEngine
 from gym_trl.episode import Episode
 from gym_trl.errors import PolicyError, needs
-from gym_trl.executors.inline import InlinePool
-from gym_trl.executors.make import Executor, make_pool
-from gym_trl.executors.protocol import EnvPool, TextEnvironment
+from gym_trl.executors import Executor, make_pool
+from gym_trl.executors.inline import EnvPool, InlinePool, TextEnvironment
 from gym_trl.history import chat_for
 from gym_trl.models import find_model, load_model
 from gym_trl.options import load_function

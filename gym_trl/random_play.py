@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import gymnasium as gym
 
 from gym_trl.errors import ConfigError
-from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.executors.inline import TextEnvironment
 from gym_trl.seeding import derive_seed
 from gym_trl.spaces import AnyText, holds_text
 from gym_trl.text.discovery import action_names

@@ -11,7 +11,7 @@ from gym_trl.chat import ChatLike
 from gym_trl.engines.protocol import AsyncEngine, Engine
 from gym_trl.episode import Episode
 from gym_trl.errors import EngineError, check_counts
-from gym_trl.executors.protocol import EnvPool
+from gym_trl.executors.inline import EnvPool
 from gym_trl.play import Limits, play
 from gym_trl.seeding import derive_seed
 from gym_trl.types import Completion, FinishReason, Message, Request, Task, TokenIds

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypedDict
 
 from gym_trl.envspec import EnvSpec, Probed, TaskPlan, left_to_the_rollout
 from gym_trl.errors import ConfigError, UntrustedError
-from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.executors.inline import TextEnvironment
 from gym_trl.history import make_history
 from gym_trl.options import check_options
 from gym_trl.play import History

@@ -24,11 +24,9 @@ from support.failing_env import EXCEPTIONS, MALFORMED, FailingEnv
 from gym_trl import bases
 from gym_trl.bases import run
 from gym_trl.errors import ConfigError, MissingDependencyError, caused_by_model, described
-from gym_trl.executors import thread
-from gym_trl.executors.inline import InlinePool
-from gym_trl.executors.make import EXECUTORS, make_pool
+from gym_trl.executors import EXECUTORS, make_pool, thread
+from gym_trl.executors.inline import EnvPool, InlinePool, Result
 from gym_trl.executors.process import ProcessHost, pack
-from gym_trl.executors.protocol import EnvPool, Result
 from gym_trl.play import Limits
 from gym_trl.rollout import rollout
 from gym_trl.testing import ByteChat, FaultyEngine, FaultyEnv, ScriptedEngine

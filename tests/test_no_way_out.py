@@ -11,7 +11,7 @@ from support.games import IDS, SEATS, game_class
 
 from gym_trl.errors import ConfigError
 from gym_trl.executors import InlinePool
-from gym_trl.executors.step import take_step
+from gym_trl.executors.inline import take_step
 from gym_trl.rollout import Episode, Limits, rollout, run
 from gym_trl.testing import ByteChat, ScriptedEngine
 from gym_trl.types import StopReason, Task

@@ -8,7 +8,7 @@ from pathlib import Path
 import gymnasium as gym
 import pytest
 
-from gym_trl.executors.make import make_pool
+from gym_trl.executors import make_pool
 from gym_trl.rollout import Limits, rollout, run
 from gym_trl.testing import ByteChat, FaultyEnv, ScriptedEngine
 from gym_trl.types import Task

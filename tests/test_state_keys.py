@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 from gym_trl.envs.kuhn_poker import KuhnPoker
 from gym_trl.envspec import EnvSpec
 from gym_trl.errors import ConfigError
-from gym_trl.executors.make import make_pool
+from gym_trl.executors import make_pool
 from gym_trl.rollout import Episode, rollout, run
 from gym_trl.spaces import AnyText
 from gym_trl.testing import ByteChat, ScriptedEngine

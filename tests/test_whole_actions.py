@@ -9,7 +9,7 @@ from support.lanes import examples
 
 from gym_trl import GymSpec
 from gym_trl.executors import InlinePool
-from gym_trl.executors.step import take_step
+from gym_trl.executors.inline import take_step
 from gym_trl.rollout import Episode, Limits, rollout, run
 from gym_trl.testing import ByteChat, ScriptedEngine
 from gym_trl.text.parsing import CUT

@@ -30,8 +30,8 @@ from gym_trl.errors import (
     refused,
 )
 from gym_trl.evaluation import evaluate
+from gym_trl.executors import make_pool
 from gym_trl.executors.inline import InlinePool
-from gym_trl.executors.make import make_pool
 from gym_trl.play import Limits
 from gym_trl.players import TextPlayer, play_all
 from gym_trl.random_play import random_play

@@ -17,7 +17,7 @@ an episode by it pays nothing. The *task* is named by the environment's attribut
 have the same states.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from hashlib import blake2b
 from typing import Any
 
@@ -126,26 +126,35 @@ def as_text_key(key: Hashable) -> str:
     Raises:
         ConfigError: It is not hashable, or made of something else.
     """
-    written = repr(_plain(key))
+    try:
+        hash(key)
+        written = repr(plain(key))
+    except TypeError as error:
+        raise ConfigError(
+            "state_key must be hashable and made of strings, numbers, booleans, None and tuples of these, "
+            f"got {type(key).__name__}: {key!r:.80}"
+        ) from error
     return written if len(written) <= _LONGEST else _digest(written)
 
 
-def _plain(key: Any) -> Any:
-    """Return a key whose ``repr`` is the same in every process."""
-    if isinstance(key, tuple):
-        return tuple(map(_plain, key))
-    if key is None or isinstance(key, bool):
-        return key
-    if isinstance(key, str):  # also of a subclass, such as an enumeration
-        return str.__str__(key)
-    if isinstance(key, int | float):
-        return int(key) if isinstance(key, int) else float(key)
-    if isinstance(key, np.generic):
-        return key.item()
-    raise ConfigError(
-        "state_key must be hashable and made of strings, numbers, booleans, None and tuples of these, "
-        f"got {type(key).__name__}: {key!r:.80}"
-    )
+def plain(value: Any) -> Any:
+    """Return a value as one of Python's own classes, or NumPy's arrays: it is the same in every process.
+
+    Raises:
+        TypeError: It is, or holds, something else.
+    """
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
+        return np.asarray(value) if isinstance(value, np.ndarray) else value.item()
+    if isinstance(value, Mapping):
+        return {plain(key): plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return (list if isinstance(value, list) else tuple)(map(plain, value))
+    for kind, convert in ((str, str.__str__), (int, int), (float, float)):  # also of a subclass
+        if isinstance(value, kind):
+            return convert(value)
+    raise TypeError(f"{type(value).__name__} is not plain")
 
 
 def _digest(text: str) -> str:

@@ -14,7 +14,7 @@ import gymnasium as gym
 
 from gym_trl.envspec import END_AFTER_INVALID, EnvSpec
 from gym_trl.errors import ConfigError, GymTRLError, NotTextError
-from gym_trl.executors.step import close_env
+from gym_trl.executors.inline import close_env
 from gym_trl.players import Game, TextPlayer, TextPolicy, play_all
 from gym_trl.random_play import Act, random_play, solve
 from gym_trl.registration import make_env

@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -17,25 +16,16 @@ from time import sleep
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 import psutil
 
 from gym_trl.bases import CLOSE_S
 from gym_trl.errors import refused
-from gym_trl.executors.inline import EnvHost
-from gym_trl.executors.protocol import EnvFactory, Result
+from gym_trl.executors.inline import EnvFactory, EnvHost, Result
 from gym_trl.executors.thread import LOST, ThreadPool
 from gym_trl.types import EnvFailure, StopReason, Task
+from gym_trl.wrappers.state_key import plain
 
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-
-
-class ProcessEnded(RuntimeError):  # noqa: N818 -- what has happened
-    """End of a process: ``before`` the call, or in it; ``by_itself`` is false if a signal from outside ended it."""
-
-    def __init__(self, message: str, *, by_itself: bool = False, before: bool = False) -> None:
-        super().__init__(message)
-        self.by_itself, self.before = by_itself, before
 
 
 class ProcessHost(EnvHost):
@@ -59,32 +49,12 @@ class ProcessHost(EnvHost):
         self._packed = packed
         self._popen: subprocess.Popen[bytes] | None = None
 
-    def execute(self, key: str, work: Task | str) -> Result:
+    def execute(self, key: str, work: Task | str | None) -> Any:
         """Reset or step the environment of an episode; ``LOST`` if the process has ended since the last call."""
-        try:
-            result: Result = self.call(key, work)
-        except ProcessEnded as ended:
-            self.lost = str(ended)
-            if ended.before:
-                return LOST
-            crashed = isinstance(work, str) and ended.by_itself
-            return EnvFailure(self.lost, StopReason.CRASHED if crashed else StopReason.ENV_ERROR)
-        return result
-
-    def release(self, key: str) -> None:
-        """End an episode."""
-        with suppress(ProcessEnded):
-            self.call(key, None)
-
-    def call(self, key: str, work: Task | str | None) -> Any:
-        """Return the result of a call in the process, or raise what it raised; ``None`` releases the episode.
-
-        Raises:
-            ProcessEnded: The process has ended.
-        """
         popen = self._popen = self._popen or self._start()
         if popen.poll() is not None:
-            raise ProcessEnded("its process has ended between two calls", before=True)
+            self.lost = "its process has ended between two calls"
+            return LOST
         try:
             self._pipe.send((key, work))
             returned, result = self._pipe.recv()
@@ -94,12 +64,20 @@ class ProcessHost(EnvHost):
             status = popen.poll()
             self.kill()
             if status is None:
-                raise ProcessEnded("its process has closed its pipe", by_itself=True) from None
-            how = f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
-            raise ProcessEnded(f"its process has ended {how}", by_itself=-status not in _FROM_OUTSIDE) from None
+                self.lost = "its process has closed its pipe"
+            else:
+                how = f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
+                self.lost = f"its process has ended {how}"
+            crashed = isinstance(work, str) and (status is None or -status not in _FROM_OUTSIDE)
+            return EnvFailure(self.lost, StopReason.CRASHED if crashed else StopReason.ENV_ERROR)
         if not returned:
             raise result
         return result
+
+    def release(self, key: str) -> None:
+        """End an episode."""
+        if self._popen is not None:
+            self.execute(key, None)
 
     def kill(self) -> None:
         """Kill the process with the processes below it."""
@@ -187,6 +165,17 @@ def serve(descriptor: int) -> None:
     _end_children(os.getpid())
 
 
+def _transferable(result: Result) -> Result:
+    """Return a result that can be unpickled without the modules of its environment."""
+    if isinstance(result, EnvFailure):
+        return result
+    info = {}
+    for name, value in result.info.items():
+        with suppress(Exception):  # of somebody's value, or it holds itself
+            info[plain(name)] = plain(value)
+    return replace(result, observation=plain(result.observation), info=info)
+
+
 def _raised(error: BaseException) -> bytes:
     """Return an exception, packed; one that cannot be is replaced by its text."""
     try:
@@ -211,37 +200,6 @@ def _end_children(pid: int) -> None:
         for child in psutil.Process(pid).children(recursive=True):
             with suppress(psutil.Error):
                 child.kill()
-
-
-def _transferable(result: Result) -> Result:
-    """Return a result that can be unpickled without the modules of its environment."""
-    if isinstance(result, EnvFailure):
-        return result
-    info = {}
-    for name, value in result.info.items():
-        with suppress(Exception):  # of somebody's value, or it holds itself
-            info[_plain(name)] = _plain(value)
-    return replace(result, observation=_plain(result.observation), info=info)
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as one of Python's own classes, or as NumPy's.
-
-    Raises:
-        TypeError: It is, or holds, something else.
-    """
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
-        return np.asarray(value) if isinstance(value, np.ndarray) else value
-    if isinstance(value, Mapping):
-        return {_plain(key): _plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return (list if isinstance(value, list) else tuple)(map(_plain, value))
-    for kind, convert in ((str, str.__str__), (int, int), (float, float)):
-        if isinstance(value, kind):
-            return convert(value)
-    raise TypeError(f"{type(value).__name__} is not plain")
 
 
 class ProcessPool(ThreadPool):

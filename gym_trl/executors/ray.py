@@ -8,10 +8,10 @@ from typing import Any
 
 from gym_trl.bases import CLOSE_S
 from gym_trl.errors import needs
-from gym_trl.executors.inline import EnvHost
-from gym_trl.executors.process import ProcessEnded, ProcessHost, ProcessPool
-from gym_trl.executors.protocol import EnvFactory
-from gym_trl.types import Task
+from gym_trl.executors.inline import EnvFactory, EnvHost
+from gym_trl.executors.process import ProcessHost, ProcessPool
+from gym_trl.executors.thread import LOST
+from gym_trl.types import EnvFailure, Task
 
 
 class RayPool(ProcessPool):
@@ -62,15 +62,15 @@ class RayPool(ProcessPool):
 class _Agent(ProcessHost):
     """Actor with a process."""
 
-    def answer(self, key: str, work: Task | str | None) -> tuple[bool, Any]:
-        """Return whether a call has returned, and its result, or what it raised, which Ray might take for its own."""
+    def answer(self, key: str, work: Task | str) -> tuple[Any, BaseException | None, str]:
+        """Return a result, or what was raised, which Ray might take for its own, and why the process is lost."""
         try:
-            return True, self.call(key, work)
+            return self.execute(key, work), None, self.lost
         except BaseException as error:
-            return False, error
+            return None, error, self.lost
 
 
-class _ActorHost(ProcessHost):
+class _ActorHost(EnvHost):
     """Environments in a process below an actor."""
 
     start_s = 300.0
@@ -78,16 +78,21 @@ class _ActorHost(ProcessHost):
     def __init__(self, ray: Any, actor: Any) -> None:
         self._ray, self._actor = ray, actor
 
-    def call(self, key: str, work: Task | str | None) -> Any:
-        """Return the result of a call in the process, or raise what it raised."""
+    def execute(self, key: str, work: Task | str) -> Any:
+        """Reset or step the environment of an episode; ``LOST`` if its machine was lost since the last episode."""
         try:
-            returned, result = self._ray.get(self._actor.answer.remote(key, work))
-        except self._ray.exceptions.RayError as error:
-            begins = isinstance(work, Task)  # its machine was lost since the last episode
-            raise ProcessEnded(f"its actor was lost: {error!s:.300}", before=begins) from None
-        if not returned:
-            raise result
+            result, error, self.lost = self._ray.get(self._actor.answer.remote(key, work))
+        except self._ray.exceptions.RayError as lost:
+            self.lost = f"its actor was lost: {lost!s:.300}"
+            return LOST if isinstance(work, Task) else EnvFailure(self.lost)
+        if error is not None:
+            raise error
         return result
+
+    def release(self, key: str) -> None:
+        """End an episode."""
+        with suppress(self._ray.exceptions.RayError):  # the next call finds that the actor was lost
+            self._ray.get(self._actor.release.remote(key))
 
     def kill(self) -> None:
         """Kill the process and the actor."""

@@ -20,8 +20,7 @@ from weakref import finalize
 
 from gym_trl.bases import CLOSE_S
 from gym_trl.errors import check_counts
-from gym_trl.executors.inline import EnvHost
-from gym_trl.executors.protocol import EnvFactory, EnvPool, Result
+from gym_trl.executors.inline import EnvFactory, EnvHost, EnvPool, Result
 from gym_trl.types import EnvFailure, StepResult, StopReason, Task
 
 GIVEN_UP_S = 10.0
@@ -88,10 +87,10 @@ class ThreadPool(EnvPool):
                 episode.worker = self._least_busy(key)
                 for done, shown in episode.played:
                     again = await self._call(episode.worker, key, done)
-                    if again is not LOST and _shown(again) != shown:
+                    if again != LOST and _shown(again) != shown:
                         return EnvFailure("its worker was lost, and its actions go otherwise with another one")
             result = await self._call(episode.worker, key, work)
-            if result is not LOST:
+            if result != LOST:
                 episode.played.append((work, _shown(result)))
                 if isinstance(result, StepResult):
                     episode.has_opponent |= result.has_opponent
@@ -184,12 +183,12 @@ class _Worker(Thread):
     def release(self, key: str) -> None:
         """End an episode, after the calls so far."""
         self.episodes.discard(key)
-        self._todo.put(partial(self._release, key))
+        self._todo.put(partial(self.host.release, key))
 
     def end(self, why: str) -> None:
         """Give up the host, and wake those who wait for it."""
         self.lost = why
-        self.leave()
+        self._todo.put(None)
         self.host.kill()
         if self._current is not None:
             with suppress(RuntimeError):  # its loop may have ended
@@ -200,19 +199,11 @@ class _Worker(Thread):
         if not call.done():
             self.end("the call of an episode that was given up has not returned")
 
-    def leave(self) -> None:
-        """End the thread after the calls so far."""
-        self._todo.put(None)
-
     def run(self) -> None:
         """Do what there is to do."""
         while not self.lost and (do := self._todo.get()) is not None:
             do()
         self.host.close()
-
-    def _release(self, key: str) -> None:
-        if self.started:
-            self.host.release(key)
 
     def _execute(self, key: str, work: Task | str, future: "Future[Result]") -> None:
         try:
@@ -234,7 +225,7 @@ def _shown(result: Result) -> int:
 def _close(workers: list[_Worker]) -> None:
     ending, workers[:] = list(workers), []
     for worker in ending:
-        worker.leave()
+        worker._todo.put(None)
     deadline = monotonic() + CLOSE_S
     for worker in ending:
         worker.join(max(0.0, deadline - monotonic()))

@@ -9,9 +9,7 @@ from typing import Any, get_type_hints
 from gym_trl.envspec import without_format
 from gym_trl.episode import Episode
 from gym_trl.errors import ConfigError, TaskError
-from gym_trl.executors.inline import InlinePool
-from gym_trl.executors.protocol import EnvFactory, EnvPool
-from gym_trl.executors.step import close_env
+from gym_trl.executors.inline import EnvFactory, EnvPool, InlinePool, close_env
 from gym_trl.grpo.dataset import content_text, read_prompt
 from gym_trl.rollout import run
 from gym_trl.types import EnvFailure, StepResult, StopReason, Task

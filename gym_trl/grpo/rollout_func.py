@@ -13,7 +13,7 @@ from typing import Any
 from gym_trl.chat import ChatLike
 from gym_trl.episode import Episode
 from gym_trl.errors import ConfigError
-from gym_trl.executors.protocol import EnvPool
+from gym_trl.executors.inline import EnvPool
 from gym_trl.grpo import curriculum
 from gym_trl.grpo.alarms import IN_A_ROW, FailureAlarm, check_openings
 from gym_trl.grpo.credit import ESTIMATORS, Estimator

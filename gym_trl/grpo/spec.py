@@ -10,8 +10,8 @@ from typing import Any, Literal, Self
 from gym_trl.envs.question_answer import Column, QAEnv, Verifier
 from gym_trl.envspec import EnvSpec, TaskPlan
 from gym_trl.errors import ConfigError
-from gym_trl.executors.make import make_pool
-from gym_trl.executors.protocol import EnvPool, TextEnvironment
+from gym_trl.executors import make_pool
+from gym_trl.executors.inline import EnvPool, TextEnvironment
 from gym_trl.grpo.credit import ESTIMATORS, Estimator
 from gym_trl.grpo.dataset import make_dataset
 from gym_trl.grpo.rewards import env_reward

@@ -14,8 +14,7 @@ from gym_trl.chat import Chat
 from gym_trl.engines.protocol import Engine
 from gym_trl.engines.vllm import VLLMEngine
 from gym_trl.episode import Episode
-from gym_trl.executors.inline import InlinePool
-from gym_trl.executors.protocol import Result
+from gym_trl.executors.inline import InlinePool, Result
 from gym_trl.rollout import Limits, rollout, run
 from gym_trl.seeding import derive_seed
 from gym_trl.types import Completion, Request, Task

@@ -11,8 +11,8 @@ from support.games import IDS, SEATS
 
 from gym_trl.check import check
 from gym_trl.envspec import EnvSpec
-from gym_trl.executors.make import make_pool
-from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.executors import make_pool
+from gym_trl.executors.inline import TextEnvironment
 from gym_trl.random_play import Act, random_play
 from gym_trl.rollout import rollout, run
 from gym_trl.testing import ByteChat, ScriptedEngine

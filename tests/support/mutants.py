@@ -65,7 +65,7 @@ LAWS = {
         "gym_trl/evaluation.py gym_trl/intervals.py",
         "test_evaluation",
     ),
-    "21 one play": ("gym_trl/executors/step.py gym_trl/players.py", "test_one_play test_play test_players"),
+    "21 one play": ("gym_trl/executors/inline.py gym_trl/players.py", "test_one_play test_play test_players"),
     "22 options": ("gym_trl/options.py", "test_law_22"),
     "23 checks": ("gym_trl/check/*.py", "test_planted"),
     "25 injective": ("gym_trl/text/spaces.py", "test_text_spaces"),
