@@ -1,16 +1,12 @@
 """State key: a short text that names the state of an episode, so that turns of different episodes can be compared.
 
-Credit per turn compares what followed from one state in several episodes of a task. Two things name the state:
-
-* **The environment** declares its key as the attribute ``state_key``, made of strings, numbers, booleans, ``None`` and
-  tuples of these. It names the state within one task.
-* **Its wrappers** add what they keep (``TextWrapper.part``), and every limit on turns (``turns_left``, also
-  Gymnasium's ``TimeLimit``) makes time part of the state.
+The environment declares its key as the attribute ``state_key``, made of strings, numbers, booleans, ``None`` and tuples
+of these; it names the state within one task. Its wrappers add what they keep (``TextWrapper.part``), and every limit on
+turns (``turns_left``, also Gymnasium's ``TimeLimit``) makes time part of the state.
 
 A key is *Markov* if states that share it behave alike under the same actions: equal observations, rewards, ends and
 keys from then on. An environment that promises this has ``metadata["markov_state_key"] = True``. Only then may returns
-of one episode stand in for those of another. A key without the promise still serves a baseline, for which any grouping
-of states is sound, and is used as it is.
+of one episode stand in for those of another; any key serves a baseline, for which any grouping of states is sound.
 
 A Markov state has two more names. Its *place* is the key without the turns left, where one limit counts them and ending
 an episode by it pays nothing. The *task* is named by the environment's attribute ``task_key``, if seeds that share it

@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import traceback
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -19,7 +18,7 @@ import gymnasium as gym
 import psutil
 
 from gym_trl.bases import CLOSE_S
-from gym_trl.errors import refused
+from gym_trl.errors import ConfigError, refused, safe_str
 from gym_trl.executors.inline import EnvFactory, EnvHost, Result
 from gym_trl.executors.thread import LOST, ThreadPool
 from gym_trl.types import EnvFailure, StopReason, Task
@@ -157,8 +156,9 @@ def serve(descriptor: int) -> None:
                 else:
                     result = _transferable(host.execute(key, work))
                 message = pickle.dumps((True, result))
-            except BaseException as error:
-                message = _raised(error)
+            except BaseException as error:  # an interrupt, or a mistake of the user, of whatever class
+                raised = error if type(error) is KeyboardInterrupt else ConfigError(safe_str(error))
+                message = pickle.dumps((False, raised))
             pipe.send_bytes(message)
     if host is not None:
         host.close()
@@ -174,15 +174,6 @@ def _transferable(result: Result) -> Result:
         with suppress(Exception):  # of somebody's value, or it holds itself
             info[plain(name)] = plain(value)
     return replace(result, observation=plain(result.observation), info=info)
-
-
-def _raised(error: BaseException) -> bytes:
-    """Return an exception, packed; one that cannot be is replaced by its text."""
-    try:
-        pickle.loads(message := pickle.dumps((False, error)))  # noqa: S301 -- our own
-    except Exception:
-        return pickle.dumps((False, RuntimeError("".join(traceback.format_exception(error)))))
-    return message
 
 
 def _end_with(parent: int) -> None:
