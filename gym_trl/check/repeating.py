@@ -27,7 +27,11 @@ def repeats(it: Evidence) -> Iterator[Finding]:
     """
     begun = [game for game in it.attempts if game.trajectory.actions] or it.random  # which says what ends them all
     games = sorted(begun, key=lambda game: -len(game.trajectory.actions))[:6]
-    again, changed = _played_again(it, games)
+    again, changed = "", False
+    for number in it.affordable(range(8)):  # a coin of a global generator often falls alike
+        before = _seed_generators(number)
+        again = again or _difference(games, [shown(it.replay(game)) for game in games[:3]])
+        changed = changed or _states() != before
     if again:
         spec = it.bare().spec
         if spec is None or not spec.nondeterministic:
@@ -63,19 +67,6 @@ def _seed_generators(number: int) -> bytes:
 
 def _states() -> bytes:
     return pickle.dumps((random.getstate(), np.random.get_state()))
-
-
-def _played_again(it: Evidence, games: Sequence[Game]) -> tuple[str, bool]:
-    """Return how replayed games differ, and whether a global generator has changed.
-
-    A coin of a global generator often falls alike, so they are replayed a few times.
-    """
-    differ, changed = "", False
-    for number in it.affordable(range(8)):
-        before = _seed_generators(number)
-        differ = differ or _difference(games, [shown(it.replay(game)) for game in games[:3]])
-        changed = changed or _states() != before
-    return differ, changed
 
 
 def _reason(it: Evidence, games: Sequence[Game], where: str, *, changed: bool) -> Finding:
