@@ -179,14 +179,14 @@ def _holds_array(space: spaces.Space[Any], array: np.ndarray[Any, Any]) -> bool:
     return bool(space.contains(converted)) and not (whole and (converted != array).any())  # as bytes, 256 becomes 0
 
 
-class SharedTexts(Sequence[str]):
-    """View of the texts in shared memory, which are read on access.
+class SharedValues(Sequence[Any]):
+    """View of the values in shared memory, which are read on access.
 
     Gymnasium reads the shared memory once, when the vector environment is made, and copies the result after every step.
-    Arrays are views of the memory, but strings are not. This class is a view, and its copy is a tuple of texts.
+    Arrays are views of the memory, but strings are not. This class is a view, and its copy is a tuple of values.
     """
 
-    def __init__(self, read: Callable[[], tuple[str, ...]]) -> None:
+    def __init__(self, read: Callable[[], tuple[Any, ...]]) -> None:
         self._read = read
 
     def __len__(self) -> int:
@@ -195,14 +195,14 @@ class SharedTexts(Sequence[str]):
     def __getitem__(self, index: Any) -> Any:
         return self._read()[index]
 
-    def __iter__(self) -> Iterator[str]:
+    def __iter__(self) -> Iterator[Any]:
         return iter(self._read())
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> tuple[str, ...]:
-        return self._read()
+    def __deepcopy__(self, memo: dict[int, Any]) -> tuple[Any, ...]:
+        return deepcopy(self._read(), memo)
 
     def __repr__(self) -> str:
-        return f"SharedTexts{self._read()}"
+        return f"SharedValues{self._read()}"
 
 
 @vector_memory.create_shared_memory.register(AnyText)
@@ -218,7 +218,7 @@ def _create_shared_texts(space: AnyText, n: int = 1, ctx: Any = multiprocessing)
 
 
 @vector_memory.read_from_shared_memory.register(AnyText)
-def _read_shared_texts(space: AnyText, shared_memory: tuple[Any, Any], n: int = 1) -> SharedTexts:
+def _read_shared_texts(space: AnyText, shared_memory: tuple[Any, Any], n: int = 1) -> SharedValues:
     lengths, data = shared_memory
     slot, view = len(data) // n, memoryview(data).cast("B")
 
@@ -226,7 +226,7 @@ def _read_shared_texts(space: AnyText, shared_memory: tuple[Any, Any], n: int = 
         slots = zip(range(0, len(data), slot), lengths, strict=True)
         return tuple(bytes(view[start : start + length]).decode("utf-8", "surrogatepass") for start, length in slots)
 
-    return SharedTexts(read)
+    return SharedValues(read)
 
 
 @vector_memory.write_to_shared_memory.register(AnyText)
@@ -243,13 +243,18 @@ def _write_shared_text(space: AnyText, index: int, value: str, shared_memory: tu
     lengths[index] = len(encoded)
 
 
-_read_texts_once = vector_memory.read_from_shared_memory.dispatch(spaces.Text)
+def _read_after_every_step(kind: type[spaces.Space[Any]]) -> None:
+    """Mend Gymnasium's reader for a class of spaces, which returns no view but the values before the first reset."""
+    read = vector_memory.read_from_shared_memory.dispatch(kind)
+
+    def read_on_access(space: spaces.Space[Any], shared_memory: Any, n: int = 1) -> Any:
+        return SharedValues(lambda: tuple(read(space, shared_memory, n)))
+
+    vector_memory.read_from_shared_memory.register(kind, read_on_access)
 
 
-@vector_memory.read_from_shared_memory.register(spaces.Text)
-def _read_texts(space: spaces.Text, shared_memory: Any, n: int = 1) -> SharedTexts:
-    """Read Gymnasium's own text space, whose reader returns strings: those before the first reset, for ever."""
-    return SharedTexts(lambda: tuple(_read_texts_once(space, shared_memory, n)))
+_read_after_every_step(spaces.Text)
+_read_after_every_step(spaces.OneOf)
 
 
 @vector_spaces.create_empty_array.register(AnyText)
