@@ -44,8 +44,7 @@ class StateKey(TextWrapper):
     32.
 
     Raises:
-        ConfigError: At reset or in a step, a key is not hashable or is made of other things than strings, numbers,
-            booleans, ``None`` and tuples of these.
+        ConfigError: At reset or in a step, a key is not hashable or is made of something else.
     """
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:

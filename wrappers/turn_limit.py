@@ -3,12 +3,9 @@
 An environment that is played to its end settles by itself: a lost game costs its stake, a shaped reward takes back what
 it paid for coming close. An episode that is cut off does not get there. Therefore an environment declares the return of
 a loss as the attribute ``loss_return``, such as ``-1.0`` if a lost game pays -1, and a wrapper that changes rewards
-computes its own from that inside (``TextWrapper.lost``). A ``gymnasium.RewardWrapper`` is asked what it pays for that,
-and for the turns that pay nothing inside. Where nothing declares it, it is ``None``.
-
-* ``TurnLimit`` charges what a loss would still cost where it ends an episode.
-* Tokens, actions that cannot be read and crashes end an episode with no more than ``loss_return``, as known after the
-  reset and for the slowest loss (``play``).
+computes its own from that inside (``TextWrapper.lost``). Where nothing declares it, it is ``None``. ``TurnLimit``
+charges what a loss would still cost; an episode that tokens, actions that cannot be read or a crash end has no more
+than ``loss_return`` as known after the reset, for the slowest loss (``play``).
 """
 
 import math
@@ -96,7 +93,8 @@ def loss_return_of(env: Any, turns: float | None = None) -> float | None:
     >>> loss_return_of(env), loss_return_of(gym.make("MountainCar-v0")), loss_return_of(gym.make("CartPole-v1"))
     (-0.5, -200.0, None)
 
-    After a reset this is the lowest return of a loss.
+    After a reset this is the lowest return of a loss. A ``gymnasium.RewardWrapper`` is asked what it pays for that, and
+    for the turns that pay nothing inside.
 
     Args:
         env: Environment that was reset, with its wrappers.

@@ -2,24 +2,16 @@
 
 from typing import Any, TypeAlias
 
-from gym_trl.executors.inline import EnvFactory, EnvPool, InlinePool, TextEnvironment
-from gym_trl.executors.process import ProcessPool
-from gym_trl.executors.ray import RayPool
-from gym_trl.executors.thread import ThreadPool
+from gym_trl.executors.inline import (
+    EnvFactory as EnvFactory,
+    EnvPool as EnvPool,
+    InlinePool as InlinePool,
+    TextEnvironment as TextEnvironment,
+)
+from gym_trl.executors.process import ProcessPool as ProcessPool
+from gym_trl.executors.ray import RayPool as RayPool
+from gym_trl.executors.thread import ThreadPool as ThreadPool
 from gym_trl.options import Function, check_options
-
-__all__ = [
-    "EXECUTORS",
-    "EnvFactory",
-    "EnvPool",
-    "Executor",
-    "InlinePool",
-    "ProcessPool",
-    "RayPool",
-    "TextEnvironment",
-    "ThreadPool",
-    "make_pool",
-]
 
 Executor: TypeAlias = Function | str
 """A pool's class or factory (``ProcessPool``), its name, or the name of an executor (see ``EXECUTORS``)."""

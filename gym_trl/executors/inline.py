@@ -161,14 +161,7 @@ def close_env(env: gym.Env[Any, Any], *, broken: bool = False) -> None:
 
 
 class EnvHost:
-    """Environments of several episodes, stepped one at a time; an instance that did not fail is used again.
-
-    >>> host = EnvHost(gym.make)
-    >>> host.execute("a", Task("TrlEnv/Echo-v0", seed=0)).observation
-    'woadw'
-    >>> host.execute("a", "woadw").reward
-    1.0
-    """
+    """Environments of several episodes, stepped one at a time; an instance that did not fail is used again."""
 
     start_s = 0.0
     """Seconds that its start may take, in addition to the time limit of its first call."""

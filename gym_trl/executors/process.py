@@ -28,18 +28,10 @@ _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, s
 
 
 class ProcessHost(EnvHost):
-    """Environments in a new Python process.
-
-    >>> host = ProcessHost(pack(gym.make))
-    >>> host.execute("a", Task("TrlEnv/Echo-v0", seed=0)).observation
-    'woadw'
-    >>> host.close()
+    """Environments in a new Python process, made by a function that ``pack`` has packed.
 
     The process starts with the first call. It finds the same modules as this one, prints to stderr, has a session of
     its own, and ends with this one.
-
-    Args:
-        packed: Function that makes an environment from its id, as ``pack`` returns it.
     """
 
     start_s = 120.0
