@@ -1,7 +1,6 @@
 """Text adventure in a house, with goals as in TextWorld (Côté et al. 2018)."""
 
 import random
-from collections.abc import Iterator
 from typing import ClassVar, NamedTuple
 
 from gym_trl.envs.text_game import Step, TextGame
@@ -73,12 +72,17 @@ class Adventure(TextGame):
     goals: int
     listed: bool
 
-    def check(self) -> None:
-        """Check that there are enough rooms and things."""
+    def prepare(self) -> None:
+        """Check that there are enough rooms and things, and whether there are turns to explore everything."""
         if self.locks >= self.rooms:
             raise ConfigError(f"locks must be fewer than rooms, got locks={self.locks} and rooms={self.rooms}")
         if self.goals > self.objects:
             raise ConfigError(f"goals must not be more than objects, got goals={self.goals} and objects={self.objects}")
+        # A walk through the tree of rooms and back uses each way twice. A walk to each lock, to the stove and to each
+        # goal is no longer than there are ways. The rest is a command each: to open, to unlock, to take, cook and put.
+        ways = self.rooms - 1
+        enough = ways * (2 + self.locks + 1 + self.goals) + self.rooms + ways + 2 * self.locks + 3 * self.goals
+        self.optimal_success = 1.0 if self.turns >= enough else None
 
     @property
     def instructions(self) -> str:
@@ -96,17 +100,6 @@ class Adventure(TextGame):
             "what you hold; the stove to cook with is in the kitchen. If you eat something so that the goal cannot be "
             f"reached any more, you lose. Anything that cannot be carried out costs a turn. {how}"
         )
-
-    @property
-    def optimal_success(self) -> float | None:
-        """1.0 if the turns suffice to explore everything, otherwise ``None``.
-
-        A walk through the tree of rooms and back uses each way twice. A walk to each lock, to the stove and to each
-        goal is no longer than there are ways. The rest is a command each: to open, to unlock, to take, cook and put.
-        """
-        ways = self.rooms - 1
-        enough = ways * (2 + self.locks + 1 + self.goals) + self.rooms + ways + 2 * self.locks + 3 * self.goals
-        return 1.0 if self.turns >= enough else None
 
     def deal(self) -> None:
         """Build the house: a tree of rooms, in which each key lies in a room that is built before its lock's."""
@@ -139,24 +132,20 @@ class Adventure(TextGame):
             exits[at[x, y]][way], exits[name][_BACK[way]] = (name, door), (at[x, y], door)
         self.exits = {name: {way: ways[way] for way in _STEPS if way in ways} for name, ways in exits.items()}
         """By room and direction: the next room and the door, ``""`` if there is none."""
-        last = [name for name in names if name in locked][-1:] or names
-        self.wanted = tuple(self._place_things(rng, names, last))
+        self.wanted: list[_Goal] = []
+        last = [name for name in names if name in locked][-1:] or names  # where the first goal's thing is
+        foods, things = rng.sample(_FOODS, len(_FOODS)), rng.sample(_THINGS, len(_THINGS))
+        for kind in rng.choices(("put", "eat", "cooked"), (5, 1, 2), k=self.goals):
+            thing = (foods if kind != "put" or rng.random() < 0.2 else things).pop()
+            target = rng.choice([*self.furniture.values()]) if kind == "put" else ""
+            places = self._places(names if self.wanted else last)
+            self.where[thing] = rng.choice([place for place in places if place != target])
+            self.wanted.append(_Goal(kind, thing, target))
+        for thing in rng.sample([*foods[: self.objects // 2], *things], self.objects - self.goals):
+            self.where[thing] = rng.choice(self._places(names))
 
     def _places(self, rooms: list[str]) -> list[str]:
         return [place for room in rooms for place in (room, self.furniture[room])]
-
-    def _place_things(self, rng: random.Random, rooms: list[str], last: list[str]) -> Iterator[_Goal]:
-        """Place all things but keys, the first goal's behind the last lock."""
-        foods, things = rng.sample(_FOODS, len(_FOODS)), rng.sample(_THINGS, len(_THINGS))
-        for number, kind in enumerate(rng.choices(("put", "eat", "cooked"), (5, 1, 2), k=self.goals)):
-            thing = (foods if kind != "put" or rng.random() < 0.2 else things).pop()
-            target = rng.choice([*self.furniture.values()]) if kind == "put" else ""
-            self.where[thing] = rng.choice(
-                [place for place in self._places(rooms if number else last) if place != target]
-            )
-            yield _Goal(kind, thing, target)
-        for thing in rng.sample([*foods[: self.objects // 2], *things], self.objects - self.goals):
-            self.where[thing] = rng.choice(self._places(rooms))
 
     def show(self) -> str:
         """Return the room, the turns left and, if they are listed, the commands; at the start the goals."""
@@ -220,31 +209,29 @@ class Adventure(TextGame):
     def play(self, action: str) -> Step:
         """Carry out a command."""
         command = " ".join(action.lower().split()) if action.isascii() else ""
-        order = self._orders(self.room).get(command)
-        if order is None:
-            return self.reject("That cannot be done here.")
-        message = self._carry_out(*order)
+        verb, name = self._orders(self.room).get(command, ("", ""))
+        message = f"You {verb} the {name}."
+        match verb:
+            case "":
+                return self.reject("That cannot be done here.")
+            case "inventory":
+                message = f"You hold: {self._listed_at(_HELD)}."
+            case "go":
+                message, self.room = f"You go {name}.", self.exits[self.room][name][0]
+                self.explored.add(self.room)
+            case "unlock":
+                self.condition[name] = "closed"
+            case "open":
+                del self.condition[name]
+            case "cook":
+                self.cooked.add(name)
+            case _:
+                self.where[name] = {"take": _HELD, "put": self.furniture[self.room], "eat": _EATEN}[verb]
         if all(map(self._is_reached, self.wanted)):
             return Step(f"{message} You have reached the goal.", done=True, success=True)
         if any(self.where[goal.thing] == _EATEN and not self._is_reached(goal) for goal in self.wanted):
             return Step(f"{message} The goal cannot be reached any more.", done=True)
         return self.turn(message)
-
-    def _carry_out(self, verb: str, name: str) -> str:
-        if verb == "inventory":
-            return f"You hold: {self._listed_at(_HELD)}."
-        if verb == "go":
-            self.room = self.exits[self.room][name][0]
-            self.explored.add(self.room)
-        elif verb == "unlock":
-            self.condition[name] = "closed"
-        elif verb == "open":
-            del self.condition[name]
-        elif verb == "cook":
-            self.cooked.add(name)
-        else:
-            self.where[name] = {"take": _HELD, "put": self.furniture[self.room], "eat": _EATEN}[verb]
-        return f"You {verb} {name}." if verb == "go" else f"You {verb} the {name}."
 
     def _is_reached(self, goal: _Goal) -> bool:
         is_ready = goal.kind != "cooked" or goal.thing in self.cooked
@@ -258,30 +245,23 @@ class Adventure(TextGame):
                 if there in self.explored and there not in first:
                     first[there] = first[room] or f"go {way}"
                     rooms.append(there)
-        for is_wanted in (self._helps, self._shows):
+        for use in (2, 1):
             for room in rooms:
                 orders = sorted(self._orders(room).items(), key=lambda order: order[1][0] == "go")  # after all others
                 for command, (verb, name) in orders:
-                    if is_wanted(room, command, verb, name):
+                    if self._use_of(room, command, verb, name) == use:
                         return first[room] or command
         return "inventory"
 
-    def _helps(self, room: str, command: str, verb: str, name: str) -> bool:
-        """Return whether a command takes a key or a thing that a goal needs, or does with it what the goal needs."""
+    def _use_of(self, room: str, command: str, verb: str, name: str) -> int:
+        """Return 2 for a command that takes a key or does what a goal needs, and 1 for one that shows something new."""
         goal = next((goal for goal in self.wanted if goal.thing == name and not self._is_reached(goal)), None)
         if goal is None:
-            return verb == "take" and name.endswith(" key")
+            is_new = verb in ("open", "unlock") or (verb == "go" and self.exits[room][name][0] not in self.explored)
+            return 2 if verb == "take" and name.endswith(" key") else int(is_new)
         is_ready = goal.kind == "eat" or (goal.kind == "cooked" and name in self.cooked)
-        return {
-            "take": True,
-            "put": command.endswith(f" {goal.target}"),
-            "cook": goal.kind == "cooked",
-            "eat": is_ready,
-        }[verb]
-
-    def _shows(self, room: str, command: str, verb: str, name: str) -> bool:
-        """Return whether a command shows something new."""
-        return verb in ("open", "unlock") or (verb == "go" and self.exits[room][name][0] not in self.explored)
+        helps = {"put": command.endswith(f" {goal.target}"), "cook": goal.kind == "cooked", "eat": is_ready}
+        return 2 if helps.get(verb, True) else 0
 
     def state(self) -> tuple[object, ...]:
         """Return where the player and all things are, what is closed or cooked, and what was seen."""

@@ -1,4 +1,4 @@
-"""Exact arithmetic on texts, for environments whose actions are calculations."""
+"""Exact arithmetic on texts."""
 
 import ast
 import operator
@@ -6,23 +6,25 @@ import re
 from fractions import Fraction
 
 _CHARACTERS = re.compile(r"[-+*/(). 0-9]+")
+_THOUSANDS = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+_MOST_PARENTHESES, _MOST_PLACES = 30, 9
 
 
-def calculate(text: str) -> Fraction:
-    """Return the value of an expression of numbers, + - * / and parentheses.
+def calculate(text: str) -> str:
+    """Return the value of an expression: an integer or a decimal where that is exact and short, else a fraction.
 
-    >>> calculate("-(1 + 2) * 3 / 4"), calculate("1 / 3 + 1")
-    (Fraction(-9, 4), Fraction(4, 3))
+    >>> calculate("-(1 + 2) * 3 / 4"), calculate("1 / 3 + 1"), calculate("1,200 * 3")
+    ('-2.25', '4/3', '3600')
 
     Args:
-        text: Expression, with blanks between its parts.
+        text: Numbers, + - * / and parentheses.
 
     Raises:
-        ValueError: It is not an expression; the message is the reason.
-        ZeroDivisionError: It divides by zero.
+        ValueError: It is not an expression, or it divides by zero; the message is the reason.
     """
-    if not _CHARACTERS.fullmatch(text):
+    source = _THOUSANDS.sub("", text).strip()
+    if not _CHARACTERS.fullmatch(source) or source.count("(") > _MOST_PARENTHESES:
         raise ValueError("write numbers, + - * / and parentheses")
 
     def value(node: ast.expr) -> Fraction:
@@ -39,8 +41,13 @@ def calculate(text: str) -> Fraction:
         raise ValueError("it is no calculation")
 
     try:
-        return value(ast.parse(source := text.strip(), mode="eval").body)
+        result = value(ast.parse(source, mode="eval").body)
     except ZeroDivisionError:
-        raise ZeroDivisionError("it divides by zero") from None
+        raise ValueError("it divides by zero") from None
     except (SyntaxError, RecursionError, MemoryError):
         raise ValueError("it is no calculation") from None
+    scaled = result * 10**_MOST_PLACES
+    if scaled.denominator != 1:
+        return str(result)
+    whole, places = divmod(abs(scaled.numerator), 10**_MOST_PLACES)
+    return f"{'-' if result < 0 else ''}{whole}.{places:0{_MOST_PLACES}}".rstrip("0").rstrip(".")

@@ -54,10 +54,11 @@ class Bandit(TextGame):
     gap: float
     summary: bool
 
-    def check(self) -> None:
-        """Check the gap."""
+    def prepare(self) -> None:
+        """Check the gap, and look up the optimum."""
         if not self.gap:
             raise ConfigError("gap must be above 0")
+        self.optimal_success = _OPTIMA.get((self.arms, self.gap, self.turns), (None, None))[1]
 
     @property
     def instructions(self) -> str:
@@ -68,11 +69,6 @@ class Bandit(TextGame):
             f"other. You have {counted(self.turns, 'turn')}; collect as much as you can. Answer with one letter alone, "
             "written like Z (which is none of them). Anything else costs a turn and pays nothing."
         )
-
-    @property
-    def optimal_success(self) -> float | None:
-        """Share of games whose last turn goes to the best arm, if it is known."""
-        return _OPTIMA.get((self.arms, self.gap, self.turns), (None, None))[1]
 
     @property
     def optimal_return(self) -> float | None:

@@ -4,7 +4,7 @@ import json
 import random
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from gym_trl.envs.text_game import Step, TextGame
 from gym_trl.sandbox import Result, Sandbox, SandboxLimits
@@ -17,61 +17,53 @@ _FENCED = re.compile(r"\s*```(?:python|py)?[ \t]*\n(.*?)\n?```\s*", re.IGNORECAS
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,16}\b")
 
 
-class _Kind(NamedTuple):
-    """Kind of operation on a list of integers."""
-
-    sentence: str
-    """Description, with ``{k}`` in place of its number."""
-    code: str
-    """Equivalent expression in ``numbers`` and ``{k}``."""
-    parameters: Sequence[int] = (0,)
-
-
-_OPERATIONS = (
-    _Kind("Keep the numbers that are divisible by {k}.", "[n for n in numbers if n % {k} == 0]", range(2, 6)),
-    _Kind("Remove the numbers that are divisible by {k}.", "[n for n in numbers if n % {k}]", range(2, 6)),
-    _Kind("Keep the numbers that are greater than {k}.", "[n for n in numbers if n > {k}]", range(-9, 10)),
-    _Kind("Keep the numbers that are less than {k}.", "[n for n in numbers if n < {k}]", range(-9, 10)),
-    _Kind("Multiply each number by {k}.", "[n * {k} for n in numbers]", range(2, 8)),
-    _Kind("Add {k} to each number.", "[n + {k} for n in numbers]", range(1, 20)),
-    _Kind("Subtract each number from {k}.", "[{k} - n for n in numbers]", range(20)),
-    _Kind("Replace each number by its remainder when divided by {k}, from 0 to {k} less 1.",
-          "[n % {k} for n in numbers]", range(3, 12)),
-    _Kind("Replace each number by its absolute value.", "[abs(n) for n in numbers]"),
-    _Kind("Raise each number that is less than {k} to {k}.", "[max(n, {k}) for n in numbers]", range(-9, 10)),
-    _Kind("Reverse the list.", "numbers[::-1]"),
-    _Kind("Sort the list in ascending order.", "sorted(numbers)"),
-    _Kind("Sort the list in descending order.", "sorted(numbers, reverse=True)"),
-    _Kind("Remove every number that is equal to an earlier one.", "list(dict.fromkeys(numbers))"),
-    _Kind("Keep the first {k} numbers, or all where there are fewer.", "numbers[:{k}]", range(2, 7)),
-    _Kind("Remove the first {k} numbers, or all where there are fewer.", "numbers[{k}:]", range(1, 5)),
-    _Kind("Keep every number whose position, counted from 0, is divisible by {k}.", "numbers[::{k}]", range(2, 4)),
-    _Kind("Move the first {k} numbers to the end, in their order; where there are fewer, nothing changes.",
-          "numbers[{k}:] + numbers[:{k}]", range(1, 6)),
-    _Kind("Replace each number by the sum of it and all before it.",
-          "[sum(numbers[: i + 1]) for i in range(len(numbers))]"),
-    _Kind("Replace the list by the differences of neighbours, each less the one before it.",
-          "[b - a for a, b in zip(numbers, numbers[1:])]"),
-    _Kind("Replace each number by the largest of it and all before it.",
-          "[max(numbers[: i + 1]) for i in range(len(numbers))]"),
-    _Kind("Swap neighbours: the first with the second, the third with the fourth and so on; a last one without a "
-          "neighbour stays.", "[n for i in range(0, len(numbers), 2) for n in numbers[i : i + 2][::-1]]"),
+_Kind: TypeAlias = tuple[str, str, range]
+"""Sentence, the same as an expression in ``numbers``, and the numbers that may take the place of ``{k}``."""
+_OPERATIONS: Sequence[_Kind] = (
+    ("Keep the numbers that are divisible by {k}.", "[n for n in numbers if n % {k} == 0]", range(2, 6)),
+    ("Remove the numbers that are divisible by {k}.", "[n for n in numbers if n % {k}]", range(2, 6)),
+    ("Keep the numbers that are greater than {k}.", "[n for n in numbers if n > {k}]", range(-9, 10)),
+    ("Keep the numbers that are less than {k}.", "[n for n in numbers if n < {k}]", range(-9, 10)),
+    ("Multiply each number by {k}.", "[n * {k} for n in numbers]", range(2, 8)),
+    ("Add {k} to each number.", "[n + {k} for n in numbers]", range(1, 20)),
+    ("Subtract each number from {k}.", "[{k} - n for n in numbers]", range(20)),
+    ("Replace each number by its remainder when divided by {k}, from 0 to {k} less 1.",
+     "[n % {k} for n in numbers]", range(3, 12)),
+    ("Replace each number by its absolute value.", "[abs(n) for n in numbers]", range(1)),
+    ("Raise each number that is less than {k} to {k}.", "[max(n, {k}) for n in numbers]", range(-9, 10)),
+    ("Reverse the list.", "numbers[::-1]", range(1)),
+    ("Sort the list in ascending order.", "sorted(numbers)", range(1)),
+    ("Sort the list in descending order.", "sorted(numbers, reverse=True)", range(1)),
+    ("Remove every number that is equal to an earlier one.", "list(dict.fromkeys(numbers))", range(1)),
+    ("Keep the first {k} numbers, or all where there are fewer.", "numbers[:{k}]", range(2, 7)),
+    ("Remove the first {k} numbers, or all where there are fewer.", "numbers[{k}:]", range(1, 5)),
+    ("Keep every number whose position, counted from 0, is divisible by {k}.", "numbers[::{k}]", range(2, 4)),
+    ("Move the first {k} numbers to the end, in their order; where there are fewer, nothing changes.",
+     "numbers[{k}:] + numbers[:{k}]", range(1, 6)),
+    ("Replace each number by the sum of it and all before it.",
+     "[sum(numbers[: i + 1]) for i in range(len(numbers))]", range(1)),
+    ("Replace the list by the differences of neighbours, each less the one before it.",
+     "[b - a for a, b in zip(numbers, numbers[1:])]", range(1)),
+    ("Replace each number by the largest of it and all before it.",
+     "[max(numbers[: i + 1]) for i in range(len(numbers))]", range(1)),
+    ("Swap neighbours: the first with the second, the third with the fourth and so on; a last one without a "
+     "neighbour stays.", "[n for i in range(0, len(numbers), 2) for n in numbers[i : i + 2][::-1]]", range(1)),
 )  # fmt: skip
 
-_RESULTS = (
-    _Kind("The result is the list.", "numbers"),
-    _Kind("The result is the sum of the numbers.", "sum(numbers)"),
-    _Kind("The result is the largest number, or {k} where there is none.", "max(numbers, default={k})", range(-9, 10)),
-    _Kind("The result is the smallest number, or {k} where there is none.", "min(numbers, default={k})", range(-9, 10)),
-    _Kind("The result is the largest number less the smallest, or {k} where there is none.",
-          "max(numbers) - min(numbers) if numbers else {k}", range(-9, 0)),
-    _Kind("The result is the sum of the squares of the numbers.", "sum(n * n for n in numbers)"),
-    _Kind("The result is the sum of the numbers at even positions, counted from 0, less the sum of the others.",
-          "sum(numbers[::2]) - sum(numbers[1::2])"),
+_RESULTS: Sequence[_Kind] = (
+    ("The result is the list.", "numbers", range(1)),
+    ("The result is the sum of the numbers.", "sum(numbers)", range(1)),
+    ("The result is the largest number, or {k} where there is none.", "max(numbers, default={k})", range(-9, 10)),
+    ("The result is the smallest number, or {k} where there is none.", "min(numbers, default={k})", range(-9, 10)),
+    ("The result is the largest number less the smallest, or {k} where there is none.",
+     "max(numbers) - min(numbers) if numbers else {k}", range(-9, 0)),
+    ("The result is the sum of the squares of the numbers.", "sum(n * n for n in numbers)", range(1)),
+    ("The result is the sum of the numbers at even positions, counted from 0, less the sum of the others.",
+     "sum(numbers[::2]) - sum(numbers[1::2])", range(1)),
 )  # fmt: skip
 
-_Operations: TypeAlias = Sequence[tuple[_Kind, int]]
-"""Operations with their numbers; the last one makes the result of the list."""
+_Operations: TypeAlias = Sequence[tuple[str, str]]
+"""Sentences and expressions; the last ones make the result of the list."""
 
 
 class CodeAgent(TextGame):
@@ -116,12 +108,12 @@ class CodeAgent(TextGame):
         "hard": {"steps": 5, "turns": 8},
     }
     ranges: ClassVar = {"steps": (1, 8)}
-    preferred_executor: ClassVar[str] = "thread"
+    preferred_executor = "thread"
     num_instances = 2**32
     optimal_success = 1.0
     steps: int
 
-    def check(self) -> None:
+    def prepare(self) -> None:
         """Make the sandbox, which starts with the first program."""
         self.sandbox = Sandbox(_LIMITS)
 
@@ -160,8 +152,7 @@ class CodeAgent(TextGame):
         left = f"{counted(self.turns_left, 'turn')} left."
         if self.turns_left < self.turns:
             return left
-        sentences = [kind.sentence.replace("{k}", str(k)) for kind, k in self.operations]
-        lines = [f"{number}. {sentence}" for number, sentence in enumerate(sentences, 1)]
+        lines = [f"{number}. {sentence}" for number, (sentence, _) in enumerate(self.operations, 1)]
         examples = [f"solve({numbers}) is {result}" for numbers, result in self.cases[:_EXAMPLES]]
         return "\n".join(["Write solve(numbers) for a list of integers:", *lines, *examples, left])
 
@@ -176,12 +167,8 @@ class CodeAgent(TextGame):
             return self.reject(f"A program has at most {_MOST_CHARACTERS} characters.")
         if not code.strip():
             return self.reject("There is no program.")
-        return self._run(code) if call[1].lower() == "run" else self._submit(code)
-
-    def _run(self, code: str) -> Step:
-        return self.turn(_shown(self.sandbox.run(code)) or "It wrote nothing.")
-
-    def _submit(self, code: str) -> Step:
+        if call[1].lower() == "run":
+            return self.turn(_shown(self.sandbox.run(code)) or "It wrote nothing.")
         self.sandbox.close()
         passed, problem = grade(code, "solve", self.cases[_EXAMPLES:])
         is_right = passed == _TESTS
@@ -230,17 +217,9 @@ def grade(code: str, function: str, tests: Sequence[tuple[Any, Any]]) -> tuple[i
             result = sandbox.call(function, given)
             if not sandbox.alive:  # a terminated program has no function any more
                 break
-            passed += result.status == "ok" and _same(result.value, expected)
+            # As texts, which tell True from 1.
+            passed += result.status == "ok" and json.dumps(result.value) == json.dumps(expected)
         return passed, ""
-
-
-def _same(value: Any, expected: Any) -> bool:
-    """Return whether two values are equal with equal types at every level: True is not 1."""
-    if type(value) is not type(expected):
-        return False
-    if isinstance(expected, list):
-        return len(value) == len(expected) and all(map(_same, value, expected))
-    return bool(value == expected)
 
 
 def _shown(result: Result) -> str:
@@ -249,7 +228,7 @@ def _shown(result: Result) -> str:
 
 def _draw(rng: random.Random, steps: int) -> _Operations:
     kinds = [*(rng.choice(_OPERATIONS) for _ in range(steps)), rng.choice(_RESULTS)]
-    return [(kind, rng.choice(kind.parameters)) for kind in kinds]
+    return [(sentence.format(k=k), code.format(k=k)) for sentence, code, ks in kinds for k in [rng.choice(ks)]]
 
 
 def _decides(operations: _Operations, tests: Sequence[tuple[list[int], Any]]) -> bool:
@@ -262,7 +241,7 @@ def _decides(operations: _Operations, tests: Sequence[tuple[list[int], Any]]) ->
 
 
 def _program(operations: _Operations) -> str:
-    *lines, last = [kind.code.replace("{k}", str(k)) for kind, k in operations]
+    *lines, last = [code for _, code in operations]
     return "\n".join(["def solve(numbers):", *(f"    numbers = {line}" for line in lines), f"    return {last}"])
 
 

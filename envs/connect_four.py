@@ -43,7 +43,7 @@ class ConnectFour(SeatGame):
     connect: int
     depth: int
 
-    def check(self) -> None:
+    def prepare(self) -> None:
         """Check that a line fits on the board."""
         if self.connect > max(self.rows, self.cols):
             raise ConfigError(f"connect must fit on the board of {self.rows}x{self.cols}, got {self.connect}")
@@ -91,8 +91,10 @@ class ConnectFour(SeatGame):
         mine, taken = self._position()
         for column in _from_the_middle(self.cols):
             if disc := _drop(taken, column, self.rows):
-                # Scores from highest - 1 on are exact, so that equal ones are known.
-                found = _score_after(disc, (mine, taken), board, self.depth - 1, (highest - 1, _WIN))
+                found = _WIN - taken.bit_count() - 1
+                if not _has_line(mine | disc, self.rows, self.connect):
+                    # Scores from highest - 1 on are exact, so that equal ones are known.
+                    found = -_score((taken ^ mine, taken | disc), board, self.depth - 1, -_WIN, 1 - highest)
                 if found > highest:
                     highest, equal = found, []
                 if found == highest:
@@ -133,17 +135,9 @@ def _has_line(discs: int, rows: int, length: int) -> bool:
     return False
 
 
-def _score_after(disc: int, position: _Position, board: _Board, depth: int, bounds: tuple[int, int]) -> int:
-    """Return the score of dropping a disc, exact between the bounds; above 0 is good, and an early win better."""
-    mine, taken = position
-    if _has_line(mine | disc, board[0], board[2]):
-        return _WIN - taken.bit_count() - 1
-    return -_score((taken ^ mine, taken | disc), board, depth, -bounds[1], -bounds[0])
-
-
 @lru_cache(2**20)
 def _score(position: _Position, board: _Board, depth: int, low: int, high: int) -> int:
-    """Return the score of the best action: alpha-beta search."""
+    """Return the score of the best action, exact between low and high: above 0 is good, and an early win better."""
     mine, taken = position
     rows, cols, connect = board
     discs = [disc for column in _from_the_middle(cols) if (disc := _drop(taken, column, rows))]
@@ -153,7 +147,7 @@ def _score(position: _Position, board: _Board, depth: int, low: int, high: int) 
         return 0
     best = -_WIN
     for disc in discs:
-        best = max(best, _score_after(disc, position, board, depth - 1, (max(low, best), high)))
+        best = max(best, -_score((taken ^ mine, taken | disc), board, depth - 1, -high, -max(low, best)))
         if best >= high:
             break
     return best

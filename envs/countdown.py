@@ -63,7 +63,7 @@ class Countdown(TextGame):
     target_high: int
     use_all: bool
 
-    def check(self) -> None:
+    def prepare(self) -> None:
         """Check that there are targets, and that so many numbers can be dealt and used."""
         most = min(self.large + self.high * self.repeats, self.turns + 1 if self.use_all else 6)
         if self.target_low > self.target_high or not self.large <= self.numbers <= most:

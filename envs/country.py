@@ -1,11 +1,33 @@
 """Fictional countries: documents and a database of their towns, people and companies, and a question about them."""
 
 import random
+import sqlite3
 from collections.abc import Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
+MOST_ROWS = 10
+"""Most rows that a query returns, less one that says that there are more."""
+_MOST_INSTRUCTIONS = 300_000
+"""Most instructions of SQLite's virtual machine per query: some 20 ms, or 0.1 s for long texts."""
+_LIMITS = {
+    sqlite3.SQLITE_LIMIT_LENGTH: 1_000,
+    sqlite3.SQLITE_LIMIT_COLUMN: 20,
+    sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 50,
+    sqlite3.SQLITE_LIMIT_COMPOUND_SELECT: 5,
+    sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 50,
+    sqlite3.SQLITE_LIMIT_ATTACHED: 0,
+}
 _each = str.split
+_FUNCTIONS = _each(
+    "sum total count avg min max abs round lower upper length substr instr like coalesce ifnull nullif row_number rank"
+)
+_TABLES = {
+    "customers": "id integer primary key, name text, town text",
+    "products": "id integer primary key, name text, maker text, price integer",
+    "orders": "id integer primary key, customer_id integer, product_id integer, quantity integer",
+}
+_JOINED = "orders join customers on customers.id = customer_id join products on products.id = product_id"
 _FACTS = {
     "town": (
         ("the founder of", "It was founded by {}.", "person"),
@@ -27,7 +49,6 @@ _FACTS = {
     ),
 }
 """Facts by kind of document: the phrase of a question, the sentence, and the kind of what it leads to or a number."""
-_SENTENCES = {phrase: sentence for facts in _FACTS.values() for phrase, sentence, _ in facts}
 _STEMS = _each(
     "Ash Bel Cor Dun Elm Fal Gar Hol Ister Jar Kel Lor Mar Nor Ost Pel Quil Rav Sel Tor Ul Var Wen Yar Zel Bram Cald "
     "Drin Fen Grav"
@@ -48,15 +69,19 @@ _ABOUT = {
     ),
     "company": ("{} makes {}.", _GOODS),
 }
-_JOINED = "orders join customers on customers.id = customer_id join products on products.id = product_id"
-_TOTALS = {
-    "the total price of all orders by customers in": ("sum(quantity * price)", "town"),
-    "the number of items in all orders by customers in": ("sum(quantity)", "town"),
-    "the total price of all orders of products made by": ("sum(quantity * price)", "maker"),
-    "the number of items in all orders of products made by": ("sum(quantity)", "maker"),
-}
-"""Selection, and the column that names the town or the maker, by the phrase of a question."""
 _LOOKUPS = {"the home town of the customer of order": "town", "the maker of the product in order": "maker"}
+"""Column that answers, by the phrase of a question."""
+_TOTALS = {
+    "town": (
+        ("the total price of all orders by customers in", "sum(quantity * price)", "town"),
+        ("the number of items in all orders by customers in", "sum(quantity)", "town"),
+    ),
+    "company": (
+        ("the total price of all orders of products made by", "sum(quantity * price)", "maker"),
+        ("the number of items in all orders of products made by", "sum(quantity)", "maker"),
+    ),
+}
+"""Totals by kind of document: the phrase of a question, what is selected, and the column with the document's name."""
 
 
 class Document(NamedTuple):
@@ -68,11 +93,8 @@ class Document(NamedTuple):
     """First sentence, without a fact."""
     facts: dict[str, str]
     """Facts by phrase, in their order in the document."""
-
-    @property
-    def text(self) -> str:
-        """First sentence and all facts."""
-        return " ".join([self.introduction, *(_SENTENCES[phrase].format(said) for phrase, said in self.facts.items())])
+    text: str
+    """First sentence and all facts."""
 
 
 class Question(NamedTuple):
@@ -95,7 +117,28 @@ class Country:
             question = next(filter(None, (self._ask(rng, hops) for _ in range(50))), None)
         self.question: Question = question
 
+    def query(self, select: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Return the columns and the first rows of a query; the database exists for one, which may only read.
+
+        Raises:
+            sqlite3.Error, sqlite3.Warning, OverflowError, ValueError: It is none that is allowed, or it takes too long.
+        """
+        connection = sqlite3.connect(":memory:", isolation_level=None)
+        try:
+            for table, rows in self.tables.items():
+                connection.execute(f"create table {table} ({_TABLES[table]})")
+                connection.executemany(f"insert into {table} values ({', '.join('?' * len(rows[0]))})", rows)  # noqa: S608 -- names of ours
+            for limit, most in _LIMITS.items():
+                connection.setlimit(limit, most)
+            connection.set_authorizer(_authorize)
+            connection.set_progress_handler(lambda: 1, _MOST_INSTRUCTIONS)
+            cursor = connection.execute(select)
+            return [str(column[0]) for column in cursor.description or ()], cursor.fetchmany(MOST_ROWS + 1)
+        finally:
+            connection.close()
+
     def _settle(self, rng: random.Random, count: int) -> None:
+        """Draw documents and tables."""
         towns = _names(rng, count * 2 // 5, _TOWN_ENDS)
         people = [f"{rng.choice(_FIRST_NAMES)} {name}" for name in _names(rng, count * 2 // 5, _SURNAME_ENDS)]
         surnames = _names(rng, count - len(towns + people), _SURNAME_ENDS)
@@ -105,31 +148,14 @@ class Country:
         rng.shuffle(self.documents)
         numbers = range(1, count + 1)
         buyers = zip(numbers, _names(rng, count, _TOWN_ENDS), strict=True)
-        customers = [(n, f"{name} {rng.choice(_CUSTOMER_ENDS)}", rng.choice(towns)) for n, name in buyers]
-        products = [(n, rng.choice(_GOODS), rng.choice(makers), rng.randrange(3, 500)) for n in numbers]
-        orders = [
-            (n, rng.randint(1, count), rng.randint(1, count), rng.randrange(5, 100)) for n in range(1, 3 * count + 1)
-        ]
-        self.tables: dict[str, list[tuple[Any, ...]]] = {"customers": customers, "products": products, "orders": orders}
-
-    def _number_of(self, name: str) -> int:
-        return next(number for number, document in enumerate(self.documents, 1) if document.name == name)
-
-    def _follow(self, phrase: str, name: str) -> str:
-        """Return what a phrase with a name means."""
-        customers, products, orders = self.tables.values()
-        if phrase in _LOOKUPS:
-            _, customer, item, _ = orders[int(name) - 1]
-            return str(customers[customer - 1][2] if _LOOKUPS[phrase] == "town" else products[item - 1][2])
-        if phrase not in _TOTALS:
-            return self.documents[self._number_of(name) - 1].facts[phrase]
-        what, column = _TOTALS[phrase]
-        total = 0
-        for _, customer, item, quantity in orders:
-            _, _, maker, price = products[item - 1]
-            if name == (customers[customer - 1][2] if column == "town" else maker):
-                total += quantity * price if "price" in what else quantity
-        return str(total)
+        self.tables: dict[str, list[tuple[Any, ...]]] = {
+            "customers": [(n, f"{name} {rng.choice(_CUSTOMER_ENDS)}", rng.choice(towns)) for n, name in buyers],
+            "products": [(n, rng.choice(_GOODS), rng.choice(makers), rng.randrange(3, 500)) for n in numbers],
+            "orders": [
+                (n, rng.randint(1, count), rng.randint(1, count), rng.randrange(5, 100))
+                for n in range(1, 3 * count + 1)
+            ],
+        }
 
     def _ask(self, rng: random.Random, hops: int) -> Question | None:
         """Return a question from a random plan, or ``None`` if it returns to an earlier thing or says its answer."""
@@ -138,28 +164,32 @@ class Country:
             a, b, c, d = (rng.randrange(*ends) for ends in ((1000, 10_000), (100, 1000), (13, 98), (101, 999)))
             expression = f"({a} - {b}) * {c} + {d}"
             return Question(f"What is {expression}?", [("calculate", expression)], (a - b) * c + d)
+        names = [document.name for document in self.documents]
         phrases, known, calls = list[str](), [""], list[tuple[str, str]]()
+
+        def select(what: str, where: str) -> None:
+            calls.append(("query", f"select {what} from {_JOINED} where {where}"))  # noqa: S608 -- an action
+            [(found,)] = self.query(calls[-1][1])[1]
+            known.append(str(found or 0))
+
         if looks_up:
             known = [str(rng.choice(self.tables["orders"])[0])]
             phrases.append(rng.choice(list(_LOOKUPS)))
-            calls.append(("query", f"select {_LOOKUPS[phrases[0]]} from {_JOINED} where orders.id = {known[0]}"))  # noqa: S608 -- an action
-            known.append(self._follow(phrases[0], known[0]))
+            select(_LOOKUPS[phrases[0]], f"orders.id = {known[0]}")
         while not known[-1]:
             begin = rng.choice(self.documents)
             known = [begin.name if read or begin.kind != "person" else ""]
         for left in reversed(range(read)):
-            number = self._number_of(known[-1])
-            calls += [("search", known[-1]), ("open", str(number))]
+            place = names.index(known[-1])
+            calls += [("search", known[-1]), ("open", str(place + 1))]
             wanted = ("town", "person") if left else ("town",) if totals else ("",)
-            facts = _FACTS[self.documents[number - 1].kind]
-            phrases.append(rng.choice([phrase for phrase, _, leads_to in facts if leads_to in wanted]))
-            known.append(self._follow(phrases[-1], known[-1]))
+            kind, facts = self.documents[place].kind, self.documents[place].facts
+            phrases.append(rng.choice([phrase for phrase, _, leads_to in _FACTS[kind] if leads_to in wanted]))
+            known.append(facts[phrases[-1]])
         if totals:
-            of_town = self.documents[self._number_of(known[-1]) - 1].kind == "town"
-            phrases.append(rng.choice([phrase for phrase, (_, by) in _TOTALS.items() if (by == "town") is of_town]))
-            what, column = _TOTALS[phrases[-1]]
-            calls.append(("query", f"select {what} from {_JOINED} where {column} = '{known[-1]}'"))  # noqa: S608 -- an action
-            known.append(self._follow(phrases[-1], known[-1]))
+            phrase, what, column = rng.choice(_TOTALS[self.documents[names.index(known[-1])].kind])
+            phrases.append(phrase)
+            select(what, f"{column} = '{known[-1]}'")
         value = int(known[-1])
         if value < 100 or len(set(calls)) < len(calls):
             return None
@@ -195,10 +225,20 @@ def _names(rng: random.Random, count: int, ends: Sequence[str]) -> list[str]:
 
 def _document(rng: random.Random, kind: str, name: str, named: dict[str, list[str]]) -> Document:
     introduction, abouts = _ABOUT[kind]
-    about, facts = rng.choice(abouts), dict[str, str]()
-    for phrase, _, leads_to in rng.sample(_FACTS[kind], len(_FACTS[kind])):
+    sentences, facts = [introduction.format(name, rng.choice(abouts))], dict[str, str]()
+    for phrase, sentence, leads_to in rng.sample(_FACTS[kind], len(_FACTS[kind])):
         said = name if leads_to else str(rng.randrange(100, 10 ** rng.randint(3, 5)))
         while said == name:
             said = rng.choice(named[leads_to])
         facts[phrase] = said
-    return Document(name, kind, introduction.format(name, about), facts)
+        sentences.append(sentence.format(said))
+    return Document(name, kind, sentences[0], facts, " ".join(sentences))
+
+
+def _authorize(action: int, first: str | None, second: str | None, database: str | None, trigger: str | None) -> int:
+    allowed = (
+        action == sqlite3.SQLITE_SELECT
+        or (action == sqlite3.SQLITE_READ and not (first or "").lower().startswith(("sqlite_", "pragma_")))
+        or (action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in _FUNCTIONS)
+    )
+    return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY

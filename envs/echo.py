@@ -30,12 +30,13 @@ class Echo(TextGame):
     alphabet: str
     word_length: int
 
-    def check(self) -> None:
-        """Check the arguments."""
+    def prepare(self) -> None:
+        """Check the arguments, and count the sequences of words."""
         if self.turns * self.word_length > _MOST_CHARACTERS:
             raise ConfigError(f"turns * word_length must be at most {_MOST_CHARACTERS}")
         if not self.alphabet or len(set(self.alphabet) - set(string.whitespace)) < len(self.alphabet):
             raise ConfigError(f"alphabet must hold different characters and no whitespace, got {self.alphabet!r}")
+        self.num_instances = int(len(self.alphabet) ** (self.word_length * self.turns))
 
     @property
     def instructions(self) -> str:
@@ -43,11 +44,6 @@ class Echo(TextGame):
         turns = "" if self.turns == 1 else f" in each of {self.turns} turns"
         shown = counted(self.word_length, "character")
         return f"You are shown {shown}{turns}. Answer with exactly these characters and nothing else."
-
-    @property
-    def num_instances(self) -> int:
-        """Number of sequences of words."""
-        return int(len(self.alphabet) ** (self.word_length * self.turns))
 
     def deal(self) -> None:
         """Write the instance in base ``len(alphabet)``; each digit is a letter."""

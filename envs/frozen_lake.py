@@ -59,15 +59,13 @@ class FrozenLake(TextGame):
     size: int
     is_slippery: bool
 
-    def check(self) -> None:
-        """Check that a random map can be crossed."""
+    def prepare(self) -> None:
+        """Check that a random map can be crossed, and count the maps where moves never slip."""
         if self.map_name == "random" and self.turns < 2 * (self.size - 1):
             raise ConfigError(f"turns must be at least {2 * (self.size - 1)} for size {self.size}, got {self.turns}")
-
-    @property
-    def draws(self) -> bool:  # type: ignore[override]
-        """True on slippery ice."""
-        return self.is_slippery
+        self.draws = self.is_slippery
+        if not self.is_slippery:  # slips cannot be counted
+            self.num_instances = _RANDOM_MAPS if self.map_name == "random" else 1
 
     @property
     def instructions(self) -> str:
@@ -85,12 +83,7 @@ class FrozenLake(TextGame):
         )
 
     @property
-    def num_instances(self) -> int | None:
-        """Number of maps where moves never slip; ``None`` otherwise, as slips cannot be counted."""
-        return None if self.is_slippery else _RANDOM_MAPS if self.map_name == "random" else 1
-
-    @property
-    def optimal_success(self) -> float | None:
+    def optimal_success(self) -> float | None:  # type: ignore[override]
         """Optimum by dynamic programming; for random maps 1.0 if nothing slips, otherwise ``None``."""
         if self.map_name == "random":
             return None if self.is_slippery else 1.0

@@ -51,7 +51,7 @@ class Game2048(TextGame):
     size: int
     target: int
 
-    def check(self) -> None:
+    def prepare(self) -> None:
         """Check that the target can be made."""
         if self.target & self.target - 1:
             raise ConfigError(f"target must be a power of two, got {self.target}")
@@ -68,7 +68,7 @@ class Game2048(TextGame):
         )
 
     @property
-    def optimal_success(self) -> float | None:
+    def optimal_success(self) -> float | None:  # type: ignore[override]
         """Optimum on 2x2 if ``turns`` are enough; ``None`` elsewhere."""
         # Each move adds at least 2, and the largest sum without a win is a board full of half the target.
         if self.size > 2 or self.turns < self.target - 1:

@@ -30,10 +30,12 @@ class GuessNumber(TextGame):
     low: int
     high: int
 
-    def check(self) -> None:
-        """Check the range."""
+    def prepare(self) -> None:
+        """Check the range, and count the secrets, of which the tries can tell a share apart."""
         if self.low > self.high:
             raise ConfigError(f"low must not be above high, got low={self.low} and high={self.high}")
+        self.num_instances = self.high - self.low + 1
+        self.optimal_success = min(1.0, float(2 ** min(self.turns, 64) - 1) / self.num_instances)
 
     @property
     def instructions(self) -> str:
@@ -43,16 +45,6 @@ class GuessNumber(TextGame):
             'each you are told whether the secret is "higher" or "lower". Answer with an integer alone, written like '
             f"{self.high + 1} (which is out of range). Anything else costs a try."
         )
-
-    @property
-    def num_instances(self) -> int:
-        """Number of secrets."""
-        return self.high - self.low + 1
-
-    @property
-    def optimal_success(self) -> float:
-        """Share of the secrets that the tries can tell apart."""
-        return min(1.0, float(2 ** min(self.turns, 64) - 1) / self.num_instances)
 
     def deal(self) -> None:
         """Choose the secret."""

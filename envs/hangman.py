@@ -50,10 +50,12 @@ class Hangman(TextGame):
     longest: int
     misses: int
 
-    def check(self) -> None:
-        """Check the range of lengths."""
+    def prepare(self) -> None:
+        """Check the range of lengths, and count the words; whether the solver finds all is known for many misses."""
         if self.shortest > self.longest:
             raise ConfigError(f"shortest must not be above longest, got {self.shortest} and {self.longest}")
+        self.num_instances = len(_words(self.shortest, self.longest))
+        self.optimal_success = 1.0 if self.misses > _MOST_MISSES else None
 
     @property
     def instructions(self) -> str:
@@ -65,16 +67,6 @@ class Hangman(TextGame):
             f"and so does anything else. The game is lost with {counted(self.misses, 'miss')}. Answer with one letter "
             "alone, written like Q."
         )
-
-    @property
-    def num_instances(self) -> int:
-        """Number of words."""
-        return len(_words(self.shortest, self.longest))
-
-    @property
-    def optimal_success(self) -> float | None:
-        """1.0 if the solver wins whatever the word; ``None`` otherwise."""
-        return 1.0 if self.misses > _MOST_MISSES else None
 
     @property
     def turns_left(self) -> int:  # type: ignore[override]

@@ -35,7 +35,7 @@ class KuhnPoker(SeatGame):
 
     sides = ("player 1", "player 2")
     refusal = 'Not "pass" or "bet".'
-    stake = 2.0
+    loss_return = -2.0
 
     @property
     def instructions(self) -> str:

@@ -50,15 +50,10 @@ class LightsOut(TextGame):
             "a turn and switches nothing."
         )
 
-    @property
-    def num_instances(self) -> int:
-        """Number of boards that can be solved and are not dark."""
-        return (1 << len(_equations(self.size)[0])) - 1
-
-    @property
-    def optimal_success(self) -> float | None:
-        """1.0 if there is a turn for each light: no solution presses one twice; otherwise ``None``."""
-        return 1.0 if self.turns >= self.size**2 else None
+    def prepare(self) -> None:
+        """Count the boards that can be solved and are not dark; no solution presses a light twice."""
+        self.num_instances = (1 << len(_equations(self.size)[0])) - 1
+        self.optimal_success = 1.0 if self.turns >= self.size**2 else None
 
     def deal(self) -> None:
         """Press some lights of a dark board."""
@@ -72,9 +67,9 @@ class LightsOut(TextGame):
         marks = ["*" if self.lights >> light & 1 else "." for light in range(self.size**2)]
         return "\n".join(" ".join(marks[row : row + self.size]) for row in range(0, self.size**2, self.size))
 
-    def legal(self) -> tuple[str, ...]:
+    def legal(self) -> list[str]:
         """Presses of all lights, in every turn."""
-        return _presses(self.size)
+        return [f"{row} {column}" for row, column in product(range(1, self.size + 1), repeat=2)]
 
     def play(self, action: str) -> Step:
         """Press a light."""
@@ -94,11 +89,6 @@ class LightsOut(TextGame):
     def state(self) -> int:
         """Return the lights that are on, as bits."""
         return self.lights
-
-
-@cache
-def _presses(size: int) -> tuple[str, ...]:
-    return tuple(f"{row} {column}" for row, column in product(range(1, size + 1), repeat=2))
 
 
 @cache

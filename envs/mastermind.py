@@ -52,10 +52,12 @@ class Mastermind(TextGame):
     pegs: int
     colors: int
 
-    def check(self) -> None:
-        """Check the number of codes."""
-        if self.num_instances > _MOST_CODES:
-            raise ConfigError(f"pegs and colors must make at most {_MOST_CODES} codes, got {self.num_instances}")
+    def prepare(self) -> None:
+        """Check the number of codes, and whether the solver is known to find all."""
+        self.num_instances = codes = int(self.colors**self.pegs)
+        if codes > _MOST_CODES:
+            raise ConfigError(f"pegs and colors must make at most {_MOST_CODES} codes, got {codes}")
+        self.optimal_success = 1.0 if self.turns >= _MOST_GUESSES.get((self.pegs, self.colors), codes) else None
 
     @property
     def instructions(self) -> str:
@@ -67,16 +69,6 @@ class Mastermind(TextGame):
             f"is no code costs a guess. Answer with a code alone, written like {' '.join('0' * self.pegs)} (which is "
             "none: 0 is never in a code)."
         )
-
-    @property
-    def num_instances(self) -> int:
-        """Number of codes."""
-        return int(self.colors**self.pegs)
-
-    @property
-    def optimal_success(self) -> float | None:
-        """1.0 if the solver is known to win always, otherwise ``None``."""
-        return 1.0 if self.turns >= _MOST_GUESSES.get((self.pegs, self.colors), self.num_instances) else None
 
     def deal(self) -> None:
         """Choose the code."""

@@ -2,12 +2,13 @@
 
 import random
 import re
-from collections import defaultdict
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import product
 from math import comb
 from typing import ClassVar, TypeAlias
+
+import numpy as np
 
 from gym_trl.envs.text_game import Step, TextGame
 from gym_trl.errors import ConfigError
@@ -15,8 +16,8 @@ from gym_trl.text import counted
 
 _ACTION = re.compile(r"\s*(reveal|flag)\s+([0-9]{1,3})(?:\s*,\s*|\s+)([0-9]{1,3})\s*", re.ASCII | re.IGNORECASE)
 Neighbours: TypeAlias = Sequence[Sequence[int]]
-_Node: TypeAlias = tuple[int, tuple[tuple[int, int], ...]]
-"""Mines laid so far, and how many each number still needs."""
+_Needs: TypeAlias = tuple[tuple[int, int], ...]
+"""Numbers, and how many mines each still needs."""
 
 
 class Minesweeper(TextGame):
@@ -54,10 +55,13 @@ class Minesweeper(TextGame):
     columns: int
     mines: int
 
-    def check(self) -> None:
-        """Check that a cell is free."""
+    def prepare(self) -> None:
+        """Check that a cell is free, and count the ways to lay the mines for a given first cell."""
         if self.mines >= self.rows * self.columns:
             raise ConfigError(f"mines must be fewer than the {self.rows * self.columns} cells, got {self.mines}")
+        self.num_instances = comb(self.rows * self.columns - 1, self.mines)
+        if (self.rows, self.columns, self.mines) == (4, 4, 2) and self.turns >= 14:
+            self.optimal_success = 102 / 105
 
     @property
     def instructions(self) -> str:
@@ -70,16 +74,6 @@ class Minesweeper(TextGame):
             "be revealed. Anything else costs a turn. "
             'Answer with one action: "reveal ROW COLUMN" or "flag ROW COLUMN", like: flag 1 1'
         )
-
-    @property
-    def num_instances(self) -> int:
-        """Number of ways to lay the mines for a given first cell."""
-        return comb(self.rows * self.columns - 1, self.mines)
-
-    @property
-    def optimal_success(self) -> float | None:
-        """Share of the instances that perfect play wins, of 4x4 cells with 2 mines."""
-        return 102 / 105 if (self.rows, self.columns, self.mines) == (4, 4, 2) and self.turns >= 14 else None
 
     def deal(self) -> None:
         """Close all cells; the mines are laid when the first is revealed."""
@@ -186,48 +180,39 @@ def risks(board: Sequence[int], neighbours: Neighbours, mines: int) -> dict[int,
     >>> risks([1, -1, -1], neighbours_of(1, 3), mines=1)
     {1: 1.0, 2: 0.0}
 
-    The layouts are the paths through a graph: cell by cell, those beside numbers get a mine or none. Paths meet where
-    the rest of them is the same: equally many mines are laid, and the numbers that are not settled need equally many.
+    The closed cells beside numbers get a mine or none, cell by cell. Layouts are counted together, and with them those
+    in which a cell has a mine, if they go on alike: they have equally many mines so far, and the numbers that are not
+    settled need equally many.
     """
     closed = [cell for cell, number in enumerate(board) if number < 0]
     numbers = {cell: [near for near in neighbours[cell] if board[near] >= 0] for cell in closed}
     away = [cell for cell in closed if not numbers[cell]]
-    beside: dict[int, None] = {}  # each cell near those before it, so that few numbers are unsettled at a time
+    beside: list[int] = []  # each cell near those before it, so that few numbers are unsettled at a time
     for start in closed:
         todo = [start] if numbers[start] else []
         while todo:
             if (cell := todo.pop()) not in beside:
-                beside[cell] = None
+                beside.append(cell)
                 todo += [near for number in numbers[cell] for near in neighbours[number] if board[near] < 0]
 
     room = [sum(board[near] < 0 for near in around) for around in neighbours]
-    ways: list[dict[_Node, int]] = [{(0, ()): 1}]
-    edges: list[list[tuple[_Node, int, _Node]]] = []  # the node before a cell, whether it has a mine, the node after
-    for cell in beside:
-        edges.append([])
-        ways.append(defaultdict(int))
+    layouts = {(0, _Needs()): np.array([1] + [0] * len(beside), dtype=object)}  # all, and those with a mine by cell
+    for place, cell in enumerate(beside, 1):
         for number in numbers[cell]:
             room[number] -= 1
-        for node, count in ways[-2].items():
+        before, layouts = layouts, {}
+        for (laid, unsettled), count in before.items():
             for mine in (0, 1):
-                needs = dict(node[1])
+                needs = dict(unsettled)
                 for number in numbers[cell]:
                     needs[number] = needs.get(number, board[number]) - mine
-                if node[0] + mine <= mines and all(0 <= need <= room[number] for number, need in needs.items()):
-                    left = tuple(sorted((number, need) for number, need in needs.items() if room[number]))
-                    after = node[0] + mine, left
-                    edges[-1].append((node, mine, after))
-                    ways[-1][after] += count
+                if laid + mine <= mines and all(0 <= need <= room[number] for number, need in needs.items()):
+                    after = laid + mine, tuple(sorted((number, need) for number, need in needs.items() if room[number]))
+                    layouts[after] = layouts.get(after, 0) + count
+                    layouts[after][place] += mine * count[0]
 
-    # A cell has a mine in as many layouts as there are ways to the nodes before it, times ways from those after it.
-    rest = {node: comb(len(away), mines - node[0]) for node in ways[-1]}
-    far = sum(ways[-1][node] * count * (mines - node[0]) for node, count in rest.items())
-    mined = dict.fromkeys(away, far / len(away)) if away else dict[int, float]()
-    for cell, before, around in reversed([*zip(beside, ways, edges, strict=False)]):
-        held, onward = 0, defaultdict[_Node, int](int)
-        for node, mine, after in around:
-            onward[node] += rest[after]
-            held += mine * before[node] * rest[after]
-        mined[cell], rest = held, onward
-    total = sum(rest.values())
-    return {cell: mined[cell] / total for cell in sorted(mined)}
+    weighed = [(comb(len(away), mines - laid) * count, mines - laid) for (laid, _), count in layouts.items()]
+    total, *mined = np.sum([count for count, _ in weighed], axis=0)
+    far = sum(count[0] * left for count, left in weighed)  # mines on the cells away, which are alike
+    risk = dict(zip(beside, mined, strict=True)) | dict.fromkeys(away, far / max(1, len(away)))
+    return {cell: risk[cell] / total for cell in closed}

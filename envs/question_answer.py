@@ -4,12 +4,13 @@ import csv
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 from gym_trl.envs.text_game import Step, TextGame
-from gym_trl.errors import ConfigError, RowError, apart_from_the_model
+from gym_trl.errors import ConfigError, RowError, apart_from_the_model, refused
 from gym_trl.options import load_function
 from gym_trl.registration import did_you_mean
 from gym_trl.text import counted, verifiers
@@ -70,14 +71,21 @@ class QAEnv(TextGame):
         turns: int = 1,
     ) -> None:
         super().__init__(turns=turns)
+        self.loss_return = 1.0 - turns  # of wrong answers in all tries
         self.rows: Sequence[Row] = _rows_of(dataset)
+        self.num_instances = len(self.rows)
         self._verifier = find_verifier(verify)
+        if self._verifier is verifiers.same_value:
+            self.preferred_executor = "process"  # it needs a main thread
         name = verify.partition(":")[0] if isinstance(verify, str) else ""
-        self._compares = name in _VERIFIERS  # with the row's answer
+        self._compares = name in _VERIFIERS  # with the row's answer, which is right by definition
+        self.optimal_success = 1.0 if self._compares else None
         _, self._format = _VERIFIERS.get(name, _VERIFIERS["exact"])
         self._prompt = _reader("prompt", prompt, self.rows[0])
         self._answers = None if answer is None else _reader("answer", answer, self.rows[0])
-        if answer is None and self._compares:
+        if self._answers is not None:
+            self.solve = lambda: _text(self._answer)
+        elif self._compares:
             raise ConfigError(f"verify={verify!r} compares with an answer: give answer=, a column's name")
 
     @property
@@ -85,26 +93,6 @@ class QAEnv(TextGame):
         """Form of an answer, and the number of tries."""
         tries = f" You have {self.turns} tries; each after the first costs a reward of 1." if self.turns > 1 else ""
         return f"{self._format}{tries}"
-
-    @property
-    def loss_return(self) -> float:  # type: ignore[override]
-        """Return of wrong answers in all tries."""
-        return 1.0 - self.turns
-
-    @property
-    def num_instances(self) -> int:
-        """Number of rows."""
-        return len(self.rows)
-
-    @property
-    def optimal_success(self) -> float | None:
-        """1 if the row's answer is right by definition, else unknown."""
-        return 1.0 if self._compares else None
-
-    @property
-    def preferred_executor(self) -> str:  # type: ignore[override]
-        """Default executor of ``GymSpec``: processes for ``math``, which needs a main thread."""
-        return "process" if self._verifier is verifiers.same_value else "inline"
 
     def deal(self) -> None:
         """Read the question and the answer, and check that a verifier by name can use it."""
@@ -148,23 +136,8 @@ class QAEnv(TextGame):
         return f"{message}\n{counted(self.turns_left, 'try')} left." if self.turns_left else message
 
     @property
-    def solve(self) -> Callable[[], str]:  # type: ignore[override]
-        """The row's answer.
-
-        Raises:
-            AttributeError: The environment has no answers.
-        """
-        if self._answers is None:
-            raise AttributeError("there is no solver without answer=")
-        return lambda: _text(self._answer)
-
-    @property
     def random_policy(self) -> Callable[[int], Policy]:
-        """Make, from a seed, a policy that gives answers of random rows.
-
-        Raises:
-            AttributeError: The environment has no answers.
-        """
+        """Make, from a seed, a policy that gives answers of random rows; there is none without ``answer``."""
         if self._answers is None:
             raise AttributeError("there is no random policy without answer=")
         return super().random_policy
@@ -191,21 +164,16 @@ def find_verifier(verify: Verifier | str) -> Verifier:
         ConfigError: There is none of this name.
     """
     if not isinstance(verify, str):
-        if not callable(verify):
-            raise ConfigError(f"verify must be a verifier's name or a function, got {verify!r}")
-        return verify
+        return load_function(verify)
+    if verify in _VERIFIERS:
+        return _VERIFIERS[verify][0]
     name, colon, rest = verify.partition(":")
-    if name in _VERIFIERS and not colon:
-        return _VERIFIERS[name][0]
     if name == "numeric":
-        try:
-            tolerance = float(rest)
-        except ValueError:
-            tolerance = -1.0
-        if not 0 <= tolerance < 1:
-            raise ConfigError(f"numeric:TOLERANCE needs a relative error from 0 to 1, got {rest!r}")
-        return partial(verifiers.numeric, tolerance=tolerance)
-    if not colon or name in _VERIFIERS:
+        with suppress(ValueError):
+            if 0 <= (tolerance := float(rest)) < 1:
+                return partial(verifiers.numeric, tolerance=tolerance)
+        raise ConfigError(f"numeric:TOLERANCE needs a relative error from 0 to 1, got {rest!r}")
+    if not colon:
         raise ConfigError(
             f"verify must be one of {', '.join(_VERIFIERS)} or package.module:function, got {verify!r}"
             f"{did_you_mean(name, _VERIFIERS)}"
@@ -220,32 +188,24 @@ def _text(answer: Any) -> str:
 
 def _reader(name: str, column: Column, first: Row) -> Callable[[Row], Any]:
     """Return a function that reads a column, checked with the first row."""
-    if not isinstance(column, str):
-        if not callable(column):
-            raise ConfigError(f"{name} must be a column's name, a format string or a function, got {column!r}")
-        return column
-    if column in first:
+    if isinstance(column, str) and column in first:
         return lambda row: row.get(column)
-    if "{" in column:
-        try:
+    if isinstance(column, str) and "{" in column:
+        with refused(f"{name}={column!r}"):
             column.format_map(first)
-        except (KeyError, IndexError, ValueError, AttributeError) as error:
-            raise ConfigError(f"{name}={column!r} does not fit the columns {list(first)}: {error!r}") from error
         return column.format_map
-    if ":" in column:
-        return load_function(column)
-    raise ConfigError(
-        f"{name} must be a column, a format string such as 'Q: {{question}}', or package.module:function, got "
-        f"{column!r}{did_you_mean(column, first)}; the columns are {', '.join(map(str, first))}"
-    )
+    if isinstance(column, str) and ":" not in column:
+        raise ConfigError(
+            f"{name} must be a column, a format string such as 'Q: {{question}}', or package.module:function, got "
+            f"{column!r}{did_you_mean(column, first)}; the columns are {', '.join(map(str, first))}"
+        )
+    return load_function(column)
 
 
 def _rows_of(dataset: Any) -> Sequence[Row]:
     if isinstance(dataset, str | Path):
-        try:
+        with refused(f"the dataset {dataset}"):
             dataset = _read_file(Path(dataset), Path(dataset).stat().st_mtime_ns)
-        except (OSError, ValueError, csv.Error) as error:
-            raise ConfigError(f"the dataset {dataset} cannot be read: {error}") from error
     is_list = not isinstance(dataset, Mapping) and hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
     if not is_list or not len(dataset) or not isinstance(dataset[0], Mapping):
         raise ConfigError(
@@ -267,4 +227,4 @@ def _read_file(path: Path, changed: int) -> Any:
             return [json.loads(line) for line in text.splitlines() if line.strip()]
         case ".json":
             return json.loads(text)
-    raise ValueError("its name must end with .jsonl, .json or .csv")
+    raise ConfigError(f"a dataset's name must end with .jsonl, .json or .csv, got {str(path)!r}")

@@ -29,7 +29,7 @@ class SeatGame(TextGame):
 
     ``info["to_move"]`` is the seat whose turn it is, ``info["player"]`` the one that acted, whose payoff is the reward.
     The last step has the payoff of each seat in ``info["payoffs"]``, whether it has won in ``info["successes"]``, and
-    its last text in ``info["observations"]``. A seat that plays ``mistakes`` illegal actions loses the ``stake``.
+    its last text in ``info["observations"]``. A seat that plays ``mistakes`` illegal actions gets ``loss_return``.
     """
 
     presets: ClassVar = {"medium": {"mistakes": 3}}
@@ -40,15 +40,9 @@ class SeatGame(TextGame):
     """Names of the seats."""
     refusal: ClassVar[str]
     """Text after an illegal action."""
-    stake: ClassVar[float] = 1.0
-    """Largest possible loss."""
+    loss_return: float = -1.0
     mistakes: int
     to_move: int = 0
-
-    @property
-    def loss_return(self) -> float:  # type: ignore[override]
-        """Lowest return of a seat."""
-        return -self.stake
 
     def move(self, action: str) -> tuple[float, ...] | None:
         """Play a legal action of the seat to move; return the payoff of each seat if the game is over."""
@@ -98,7 +92,7 @@ class SeatGame(TextGame):
         made = counted(self.mistakes, "illegal action")
         texts = dict.fromkeys(range(self.num_seats), f"{self.sides[player]} played {made}. You won.")
         texts[player] = f"{reason}\nThat was {made}. You lost."
-        payoffs = tuple(0.0 - paid for paid in self.win_of(player, self.stake))
+        payoffs = tuple(0.0 - paid for paid in self.win_of(player, -self.loss_return))
         return self._end(player, payoffs, texts)._replace(valid=False)
 
     def _end(self, player: int, payoffs: tuple[float, ...], texts: dict[int, str]) -> Step:

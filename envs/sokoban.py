@@ -56,7 +56,7 @@ class Sokoban(TextGame):
     boxes: int
     depth: int
 
-    def check(self) -> None:
+    def prepare(self) -> None:
         """Check that there is room for the boxes."""
         most = (self.width - 2) * (self.height - 2) // 4
         if self.boxes > most:

@@ -101,8 +101,12 @@ class TextGame(gym.Env[str, str]):
     between: ClassVar[str] = "\n"
     """Text between a message and the state that is shown."""
     declares_success: ClassVar[bool] = True
-    preferred_executor: ClassVar[str] = "inline"
-    draws: ClassVar[bool] = False
+    preferred_executor: str = "inline"
+    num_instances: int | None = None
+    """Number of different games; ``None`` if they cannot be counted."""
+    optimal_success: float | None = None
+    """Share of games that perfect play wins; ``None`` if it is not known."""
+    draws: bool = False
     """True if ``play`` draws from ``np_random``, which is a part of the state then."""
     loss_return: float | None = 0.0
     """Lowest return of a game that is lost."""
@@ -134,7 +138,7 @@ class TextGame(gym.Env[str, str]):
         for name, value in {**usual, **arguments}.items():
             self._check_argument(name, value, type(usual[name]))
             setattr(self, name, value)
-        self.check()
+        self.prepare()
         self.observation_space, self.action_space = AnyText(), AnyText()
 
     @property
@@ -143,22 +147,12 @@ class TextGame(gym.Env[str, str]):
         raise NotImplementedError
 
     @property
-    def num_instances(self) -> int | None:
-        """Number of different games; ``None`` if they cannot be counted."""
-        return None
-
-    @property
-    def optimal_success(self) -> float | None:
-        """Share of games that perfect play wins; ``None`` if it is not known."""
-        return None
-
-    @property
     def optimal_return(self) -> float | None:
         """Mean return of perfect play, which is its success where nothing else pays; ``None`` if it is not known."""
         return self.optimal_success
 
-    def check(self) -> None:
-        """Check arguments that depend on each other; raises ``ConfigError``."""
+    def prepare(self) -> None:
+        """Check arguments together (``ConfigError``), and set what follows from them, such as ``num_instances``."""
 
     def deal(self) -> None:
         """Set up game number ``instance``, or a random one where it is ``None``."""
@@ -223,7 +217,11 @@ class TextGame(gym.Env[str, str]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start a random game, or number ``options["instance"]``."""
         super().reset(seed=seed)
-        self.instance = self._choose_instance(options)
+        count, self.instance = self.num_instances, instance_of(options, self.num_instances)
+        if count is not None and self.instance is None:
+            # 64 bits more than needed leave a bias of less than 2**-64; up to 63 bits NumPy has none.
+            large = int.from_bytes(self.np_random.bytes(count.bit_length() // 8 + 9)) if count >= 2**63 else None
+            self.instance = int(self.np_random.integers(count)) if large is None else large % count
         self._last = None
         if self.turns:
             self.turns_left = self.turns
@@ -288,16 +286,6 @@ class TextGame(gym.Env[str, str]):
             return {}
         over = self._last is not None and self._last.done
         return {"admissible_actions": [] if over else list(legal)}
-
-    def _choose_instance(self, options: Mapping[str, Any] | None) -> int | None:
-        """Return the number of the game that the options name, or a random one."""
-        count, chosen = self.num_instances, instance_of(options, self.num_instances)
-        if count is None or chosen is not None:
-            return chosen
-        if count < 2**63:
-            return int(self.np_random.integers(count))
-        # 64 bits more than needed leave a bias of less than 2**-64.
-        return int.from_bytes(self.np_random.bytes(count.bit_length() // 8 + 9)) % count
 
     def _check_argument(self, name: str, value: Any, kind: type) -> None:
         """Check the type of an argument, which is that of the preset's, and its range."""

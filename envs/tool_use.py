@@ -4,41 +4,20 @@ import random
 import re
 import sqlite3
 from collections.abc import Callable
-from fractions import Fraction
 from typing import Any, ClassVar
 
 from gym_trl.envs.arithmetic import calculate
-from gym_trl.envs.country import Country
+from gym_trl.envs.country import MOST_ROWS, Country
 from gym_trl.envs.text_game import Step, TextGame
 from gym_trl.errors import ConfigError
 from gym_trl.text import counted
 
-_MOST_CHARACTERS, _MOST_PARENTHESES, _MOST_PLACES = 500, 30, 9
-_MOST_DOCUMENTS, _MOST_FOUND, _MOST_ROWS = 100, 5, 10
-_MOST_INSTRUCTIONS = 300_000
-"""Most instructions of SQLite's virtual machine per query: some 20 ms, or 0.1 s for long texts."""
+_MOST_CHARACTERS, _MOST_DOCUMENTS, _MOST_FOUND = 500, 100, 5
 _CALL = re.compile(r"(calculate|search|open|query|answer) ?: ?(.+)", re.IGNORECASE)
 _ANSWER = re.compile(r"([+-]?(?:[0-9]{1,3}(?:,[0-9]{3}){1,9}|[0-9]{1,30}))(?:\.0{0,9})?\.?")
-_THOUSANDS = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
 _STOP_WORDS = frozenset(("a", "all", "and", "by", "in", "is", "it", "its", "of", "on", "or", "the", "there", "was"))
-_TABLES = {
-    "customers": "id integer primary key, name text, town text",
-    "products": "id integer primary key, name text, maker text, price integer",
-    "orders": "id integer primary key, customer_id integer, product_id integer, quantity integer",
-}
 _SELECT = re.compile(r"(?:select|with|values)\b.*", re.IGNORECASE)
 _ONLY_SELECT = "only select is allowed, from the three tables, with plain functions"
-_FUNCTIONS = str.split(
-    "sum total count avg min max abs round lower upper length substr instr like coalesce ifnull nullif row_number rank"
-)
-_LIMITS = {
-    sqlite3.SQLITE_LIMIT_LENGTH: 1_000,
-    sqlite3.SQLITE_LIMIT_COLUMN: 20,
-    sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 50,
-    sqlite3.SQLITE_LIMIT_COMPOUND_SELECT: 5,
-    sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 50,
-    sqlite3.SQLITE_LIMIT_ATTACHED: 0,
-}
 
 
 class _ToolError(Exception):
@@ -87,7 +66,7 @@ class ToolUse(TextGame):
     hops: int
     documents: int
 
-    def check(self) -> None:
+    def prepare(self) -> None:
         """Check that documents and turns suffice."""
         if self.documents < (fewest := max(6, 4 * self.hops)):
             raise ConfigError(f"documents must be at least {fewest} for {self.hops} hops, got {self.documents}")
@@ -108,7 +87,7 @@ class ToolUse(TextGame):
             f"{_MOST_FOUND}, the best first, each with its number and its first sentence; open shows one of the "
             f"{self.documents} documents. query reads an SQLite database with the tables customers(id, name, town), "
             "products(id, name, maker, price) and orders(id, customer_id, product_id, quantity), and shows at most "
-            f"{_MOST_ROWS} rows; an order costs its quantity times the price of its product. answer gives the "
+            f"{MOST_ROWS} rows; an order costs its quantity times the price of its product. answer gives the "
             "answer, a whole number, and ends the game. Anything else costs a turn."
         )
 
@@ -173,27 +152,15 @@ class ToolUse(TextGame):
         return self.country.documents[number - 1].text
 
     def _query(self, argument: str) -> str:
-        """Return the first rows; the database exists for one query, which may only read."""
+        """Return the first rows."""
         if not _SELECT.fullmatch(argument):
             raise _ToolError(f"The query failed: {_ONLY_SELECT}.")
-        connection = sqlite3.connect(":memory:", isolation_level=None)
         try:
-            for table, rows in self.country.tables.items():
-                connection.execute(f"create table {table} ({_TABLES[table]})")
-                connection.executemany(f"insert into {table} values ({', '.join('?' * len(rows[0]))})", rows)  # noqa: S608 -- names of ours
-            for limit, most in _LIMITS.items():
-                connection.setlimit(limit, most)
-            connection.set_authorizer(_authorize)
-            connection.set_progress_handler(lambda: 1, _MOST_INSTRUCTIONS)
-            cursor = connection.execute(argument)
-            found = cursor.fetchmany(_MOST_ROWS + 1)
-            columns = [str(column[0]) for column in cursor.description or ()]
+            columns, rows = self.country.query(argument)
         except (sqlite3.Error, sqlite3.Warning, OverflowError, ValueError) as error:
             raise _ToolError(f"The query failed: {_reason(error)}.") from error
-        finally:
-            connection.close()
-        lines = [" | ".join(columns), *(" | ".join(map(_show_cell, row)) for row in found[:_MOST_ROWS])]
-        return "\n".join([*lines, *(["More rows are not shown."] if len(found) > _MOST_ROWS else [])])
+        lines = [" | ".join(columns), *(" | ".join(map(_show_cell, row)) for row in rows[:MOST_ROWS])]
+        return "\n".join([*lines, *(["More rows are not shown."] if len(rows) > MOST_ROWS else [])])
 
     def solve(self) -> str:
         """Return the first call that the question needs and whose result was not shown yet, or the answer."""
@@ -207,7 +174,7 @@ class ToolUse(TextGame):
         calls = (
             f"search: {self.country.documents[number - 1].name}",
             f"open: {number}",
-            f"query: select * from {rng.choice(list(_TABLES))} where id = {number}",  # noqa: S608 -- an action
+            f"query: select * from {rng.choice(list(self.country.tables))} where id = {number}",  # noqa: S608 -- an action
             f"calculate: {rng.randrange(10_000)} {rng.choice('+-*')} {number}",
             f"answer: {rng.randrange(100, 10_000)}",
         )
@@ -219,26 +186,10 @@ class ToolUse(TextGame):
 
 
 def _calculate(argument: str) -> str:
-    """Return an integer or a decimal where that is exact and short, else a fraction."""
     try:
-        value = calculate("?" if argument.count("(") > _MOST_PARENTHESES else _THOUSANDS.sub("", argument))
-    except (ValueError, ZeroDivisionError) as error:
+        return calculate(argument)
+    except ValueError as error:
         raise _ToolError(f"That cannot be calculated: {error}.") from error
-    scaled: Fraction = value * 10**_MOST_PLACES
-    if scaled.denominator != 1:
-        return str(value)
-    whole, places = divmod(abs(scaled.numerator), 10**_MOST_PLACES)
-    decimals = f"{places:0{_MOST_PLACES}}".rstrip("0")
-    return f"{'-' if value < 0 else ''}{whole}{'.' if decimals else ''}{decimals}"
-
-
-def _authorize(action: int, first: str | None, second: str | None, database: str | None, trigger: str | None) -> int:
-    allowed = (
-        action == sqlite3.SQLITE_SELECT
-        or (action == sqlite3.SQLITE_READ and not (first or "").lower().startswith(("sqlite_", "pragma_")))
-        or (action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in _FUNCTIONS)
-    )
-    return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
 
 
 def _reason(error: Exception) -> str:

@@ -47,18 +47,14 @@ class TowerOfHanoi(TextGame):
             'the peg to take from and the peg to put on, and nothing else, written like "D A" (but there is no peg D).'
         )
 
-    @property
-    def num_instances(self) -> int:
-        """Number of positions that a game can start from."""
-        return int(3**self.disks) - 1
-
-    @property
-    def optimal_success(self) -> float:
-        """Share of starts that ``turns`` moves suffice for."""
-        if self.turns >= 2**self.disks - 1:
-            return 1.0
+    def prepare(self) -> None:
+        """Count the positions that a game can start from, and the share of them that the moves suffice for."""
+        self.num_instances = int(3**self.disks) - 1
         # As many positions are d moves away as 2 to the power of the ones in d.
-        return sum(1 << moves.bit_count() for moves in range(1, self.turns + 1)) / self.num_instances
+        near = self.num_instances
+        if self.turns < 2**self.disks - 1:
+            near = sum(1 << moves.bit_count() for moves in range(1, self.turns + 1))
+        self.optimal_success = near / self.num_instances
 
     def deal(self) -> None:
         """Place the disks, from the largest: the digits of the instance to the base 3 are their pegs."""

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import ClassVar, TypeAlias
 
 import numpy as np
@@ -14,6 +14,7 @@ from gym_trl.errors import ConfigError
 from gym_trl.text import counted
 
 _OPENING = "trace"
+_MARKS = "XYG"
 _KINDS = 3**5
 _Told: TypeAlias = tuple[tuple[str, str], ...]
 """Guesses with their marks."""
@@ -58,10 +59,14 @@ class Wordle(TextGame):
     words: tuple[str, ...]
     """Words that are shown."""
 
-    def check(self) -> None:
-        """Check that there are turns for all guesses."""
+    def prepare(self) -> None:
+        """Check that there are turns for all guesses, and count the answers, or the words in groups of ``choices``."""
         if self.turns < self.guesses:
             raise ConfigError(f"turns must be at least guesses, got turns={self.turns} and guesses={self.guesses}")
+        count = len(words.answers())
+        self.num_instances = count // self.choices * self.choices if self.choices else count
+        needed = {0: 5, 10: 3}.get(self.choices, self.choices)
+        self.optimal_success = 1.0 if self.guesses >= needed else None  # the solver is known to win always
 
     @property
     def instructions(self) -> str:
@@ -79,18 +84,6 @@ class Wordle(TextGame):
     def action_tools(self) -> list[Callable[..., str]]:
         """Return the tool of tool-calling models: ``guess(word)``."""
         return [guess]
-
-    @property
-    def num_instances(self) -> int:
-        """Number of answers, or of words in groups of ``choices``."""
-        count = len(words.answers())
-        return count // self.choices * self.choices if self.choices else count
-
-    @property
-    def optimal_success(self) -> float | None:
-        """1.0 if the solver is known to win always, otherwise ``None``."""
-        needed = {0: 5, 10: 3}.get(self.choices, self.choices)
-        return 1.0 if self.guesses >= needed else None
 
     def deal(self) -> None:
         """Choose the word, and those that are shown with it, far from each other in the alphabet."""
@@ -112,11 +105,12 @@ class Wordle(TextGame):
     def play(self, action: str) -> Step:
         """Guess a word."""
         word = "".join(action.split()).lower() if action.isascii() else ""
-        if word not in (self.words or _can_be_guessed()):
+        if word not in (self.words or words.guesses()):
             return self.reject("Not one of the words." if self.choices else "Not a word of the list.")
         if word == self.secret:
             return Step("Correct.", done=True, success=True)
-        marks = _mark(word, self.secret)
+        number = int(_mark_all((word,), (self.secret,))[0, 0])
+        marks = "".join(_MARKS[number // 3**place % 3] for place in range(5))
         self.told += ((word, marks),)
         self.guesses_left -= 1
         text = f"{' '.join(word.upper())}\n{' '.join(marks)}\n{counted(self.guesses_left, 'guess')} left."
@@ -153,25 +147,8 @@ def guess(word: str) -> str:
     return word
 
 
-@cache
-def _can_be_guessed() -> frozenset[str]:
-    return frozenset(words.guesses())
-
-
-def _mark(guess: str, secret: str) -> str:
-    """Return the marks of a guess: letters in position count first, then the others from left to right."""
-    left = [theirs for ours, theirs in zip(guess, secret, strict=True) if ours != theirs]
-    marks = ""
-    for ours, theirs in zip(guess, secret, strict=True):
-        elsewhere = ours != theirs and ours in left
-        if elsewhere:
-            left.remove(ours)
-        marks += "G" if ours == theirs else "Y" if elsewhere else "X"
-    return marks
-
-
 def _mark_all(guesses: tuple[str, ...], secrets: tuple[str, ...]) -> NDArray[np.uint8]:
-    """Return the marks of all guesses for all secrets, as numbers in base three."""
+    """Return the marks of all guesses for all secrets, as numbers in base three with the digits of ``_MARKS``."""
     ours, theirs = (np.frombuffer("".join(part).encode(), np.uint8).reshape(-1, 5) for part in (guesses, secrets))
     ours, theirs = ours.T[:, :, None], theirs.T[:, None, :]
     missed = [ours[place] != theirs[place] for place in range(5)]
@@ -189,7 +166,10 @@ def _best(shown: tuple[str, ...], told: _Told) -> str:
     if not shown and not told:
         return _OPENING
     answers, legal = shown or words.answers(), shown or words.guesses()
-    possible = tuple(word for word in answers if all(_mark(one, word) == marks for one, marks in told))
+    possible = answers
+    for guess, marks in told:
+        number = sum(_MARKS.index(mark) * 3**place for place, mark in enumerate(marks))
+        possible = tuple(np.array(possible)[_mark_all((guess,), possible)[0] == number].tolist())
     if len(possible) <= 2:
         return possible[0]
     numbers = _mark_all(legal, possible) + (np.arange(len(legal)) * _KINDS)[:, None]

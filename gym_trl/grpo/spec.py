@@ -173,7 +173,7 @@ class GymSpec:
         """
         signature(cls).bind("TrlEnv/QA-v0", **check_options(options))  # before the data set is read
         columns: dict[str, Any] = {"prompt": prompt, "answer": answer, "verify": verify}
-        rows = QAEnv(dataset, **columns, turns=turns).num_instances
+        rows = len(QAEnv(dataset, **columns, turns=turns).rows)
         for_eval = options.get("num_eval_tasks", min(rows // 10, 100))
         sizes = {"num_eval_tasks": for_eval, "num_tasks": options.get("num_tasks", max(1, rows - for_eval))}
         options |= sizes

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 from support.games import game
 
-from gym_trl.envs.wordle import _mark, _mark_all
+from gym_trl.envs.wordle import _mark_all
 
 MARKS = [
     ("Mastermind", "1122", "1111", "1 1 2 2: 2 black, 0 white. 9 guesses left."),
@@ -52,11 +52,23 @@ def test_what_repeats_is_marked_as_often_as_the_secret_has_it(name: str, guess: 
     assert env.step(guess)[0] == told
 
 
+def marks_of(guess: str, secret: str) -> str:
+    """Return the marks of a guess: letters in position count first, then the others from left to right."""
+    left = [theirs for ours, theirs in zip(guess, secret, strict=True) if ours != theirs]
+    marks = ""
+    for ours, theirs in zip(guess, secret, strict=True):
+        elsewhere = ours != theirs and ours in left
+        if elsewhere:
+            left.remove(ours)
+        marks += "G" if ours == theirs else "Y" if elsewhere else "X"
+    return marks
+
+
 @given(st.lists(ANY_WORD, min_size=1, max_size=4), st.lists(ANY_WORD, min_size=1, max_size=4))
 def test_wordles_table_has_the_marks_of_the_game(guesses: list[str], secrets: list[str]) -> None:
     marks = [["".join("XYG"[number // 3**i % 3] for i in range(5)) for number in row.tolist()]
              for row in _mark_all(tuple(guesses), tuple(secrets))]  # fmt: skip
-    assert marks == [[_mark(guess, secret) for secret in secrets] for guess in guesses]
+    assert marks == [[marks_of(guess, secret) for secret in secrets] for guess in guesses]
 
 
 @pytest.mark.parametrize(("cells", "shown", "first"), TIC_TAC_TOE)
