@@ -111,21 +111,22 @@ class OpenSpiel(Adapter):
         """Start a game."""
         self.state, self._paid = self._rules.new_initial_state(), [0.0] * self.num_seats
         self._draw()
-        return self._view(), self._told()
+        return self._view()
 
     def play(self, action: str) -> Step:
         """Play an action of the player to move."""
         player, move = self.state.current_player(), self._moves.get(_plain(action))
         if move is None:
-            shown = f"That is no move that the rules allow now.\nPossible actions: {self._listed()}"
-            return Step(shown, valid=False, info=self._told() | {"player": player})
+            shown = f"That is no move that the rules allow now.\n{self._possible}"
+            return Step(shown, valid=False, info=self._view()[1] | {"player": player})
         self.state.apply_action(move)
         self._draw()
         before, self._paid = self._paid, [float(paid) for paid in self.state.returns()]
         payoffs = tuple(paid - so_far for paid, so_far in zip(self._paid, before, strict=True))
         info: dict[str, Any] = {"player": player, "payoffs": payoffs}
         if not self.state.is_terminal():
-            return Step(self._view(), reward=payoffs[player], info=self._told() | info)
+            shown, told = self._view()
+            return Step(shown, reward=payoffs[player], info=told | info)
         ends = {
             seat: f"{self._seen(seat)}\nThe game is over. You got {paid:g}." for seat, paid in enumerate(self._paid)
         }
@@ -148,18 +149,17 @@ class OpenSpiel(Adapter):
         pairs = zip(names, moves, strict=True)
         self._names = [name if alike[_plain(name)] == 1 else f"{name} ({move})" for name, move in pairs]
         self._moves = dict(zip(map(_plain, self._names), moves, strict=True))
+        comma = "; " if any(", " in name for name in self._names) else ", "
+        self._possible = f"Possible actions: {comma.join(self._names)}"
 
-    def _told(self) -> dict[str, Any]:
-        return {"admissible_actions": list(self._names), "to_move": self.state.current_player()}
-
-    def _view(self) -> str:
-        return f"{self._seen(self.state.current_player())}\nPossible actions: {self._listed()}"
+    def _view(self) -> tuple[str, dict[str, Any]]:
+        """Return what the player to move sees, and ``info``."""
+        player = self.state.current_player()
+        told = {"admissible_actions": list(self._names), "to_move": player}
+        return f"{self._seen(player)}\n{self._possible}", told
 
     def _seen(self, player: int) -> str:
         return f"You are player {player}.\n{getattr(self.state, self._text)(player).rstrip()}".rstrip()
-
-    def _listed(self) -> str:
-        return ("; " if any(", " in name for name in self._names) else ", ").join(self._names)
 
 
 def _plain(text: str) -> str:

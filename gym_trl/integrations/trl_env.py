@@ -41,11 +41,9 @@ class Env(Protocol):
 
     def reset(self, seed: Seed) -> "Delta | tuple[Env, Delta]":
         """Start an episode; return the first text, or the environment and the text if environments are immutable."""
-        ...
 
     def step(self, action: Action) -> "Delta | tuple[Env, Delta]":
         """Step with an action; return like ``reset``."""
-        ...
 
 
 EnvFactory: TypeAlias = Callable[[], Any]
@@ -125,15 +123,12 @@ class Processor(Protocol):
 
     def init_system_input(self, prompt: Language) -> str:
         """Return the beginning of a conversation."""
-        ...
 
     def append_user_input(self, prompt: Language) -> str:
         """Return the environment's text and the beginning of the model's turn."""
-        ...
 
     def parse_agent_output(self, completion: Language) -> tuple[str, str]:
         """Return the model's thinking and its response."""
-        ...
 
 
 @dataclass
@@ -364,19 +359,11 @@ def _task(seed: Seed) -> Task:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
+@dataclass
 class TransformerTokenizer:
-    """trl-env's tokenizer, without the special tokens that trl-env adds to every turn of Llama, Gemma and DeepSeek."""
+    """trl-env's name of a tokenizer; the special tokens that trl-env adds to every turn of some models are left out."""
 
-    def __init__(self, processing_class: Any) -> None:
-        self.processing_class = processing_class
-
-    def encode(self, text: str) -> TokenIds:
-        """Return the ids of ``text``, without special tokens."""
-        return list(self.processing_class.encode(text, add_special_tokens=False))
-
-    def decode(self, token_list: Sequence[int]) -> str:
-        """Return the text of ids, including control tokens."""
-        return str(self.processing_class.decode(token_list))
+    processing_class: Any
 
 
 def make_rollout_func(

@@ -13,8 +13,7 @@ from gym_trl.errors import ConfigError, EngineError, check_counts
 from gym_trl.grpo.trainer_engine import SAMPLING, Stops, trainer_engine
 from gym_trl.grpo.trl_versions import tokenizer_of
 from gym_trl.integrations.sample_all import sample_all
-from gym_trl.seeding import derive_seed
-from gym_trl.types import Completion, Request, TokenIds
+from gym_trl.types import Completion, TokenIds
 
 CALLS = count()
 """Numbers of the calls of this process, from which seeds are derived."""
@@ -72,20 +71,15 @@ class Client(ABC):
             EngineError: A response could not be generated.
         """
         config, call = VLLMClientGenerationConfig(**options), next(CALLS)
-        requests: list[Request] = []
-        for prompt in prompts:
-            ids = self.encode(prompt) if isinstance(prompt, str) else list(prompt)
-            for _ in range(config.n):
-                seed = derive_seed("generate", call, len(requests))
-                requests.append(Request(str(len(requests)), ids, config.max_tokens, seed, number=1))
+        begun = [self.encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in prompts]
         with self.engine(config, Stops(self.stop_ids, tuple(config.stop or ()))) as engine:
-            completions = sample_all(engine, requests)
-        for place, (request, completion) in enumerate(zip(requests, completions, strict=True)):
-            self.note(prompts[place // config.n], request, completion)
+            completions = sample_all(engine, begun, config.n, config.max_tokens, "generate", call)
+        for place, completion in enumerate(completions):
+            self.note(prompts[place // config.n], begun[place // config.n], completion)
         return [completion.ids for completion in completions]
 
-    def note(self, prompt: str | Sequence[int], request: Request, completion: Completion) -> None:  # noqa: B027
-        """Note a response."""
+    def note(self, prompt: str | Sequence[int], ids: TokenIds, completion: Completion) -> None:  # noqa: B027
+        """Note a response to a prompt with these ids."""
 
 
 class VLLMClient(Client):
@@ -164,13 +158,13 @@ class TrainerClient(Client):
         rest = prompt[len(begun) :]
         return alike[-1] + (list(self._tokenizer.encode(rest, add_special_tokens=False)) if rest else [])
 
-    def note(self, prompt: str | Sequence[int], request: Request, completion: Completion) -> None:
+    def note(self, prompt: str | Sequence[int], ids: TokenIds, completion: Completion) -> None:
         """Note a response by the ids before it, and by its text with that of its prompt."""
-        self._sampled[tuple(request.prompt_ids)].append(completion)
+        self._sampled[tuple(ids)].append(completion)
         if isinstance(prompt, str):
             for skipped in (True, False):
                 text = prompt + self._tokenizer.decode(completion.ids, skip_special_tokens=skipped)
-                self._texts[text].append(request.prompt_ids + completion.ids)
+                self._texts[text].append(ids + completion.ids)
 
     def row(self, prompt: TokenIds, ids: TokenIds) -> Segment:
         """Return ids up to the last sampled one as a row: the responses that they contain, and what is between them.
