@@ -73,7 +73,7 @@ class Adventure(TextGame):
     listed: bool
 
     def prepare(self) -> None:
-        """Check that there are enough rooms and things, and whether there are turns to explore everything."""
+        """Check that there are enough rooms and things, look whether turns suffice, and write the rules."""
         if self.locks >= self.rooms:
             raise ConfigError(f"locks must be fewer than rooms, got locks={self.locks} and rooms={self.rooms}")
         if self.goals > self.objects:
@@ -83,17 +83,13 @@ class Adventure(TextGame):
         ways = self.rooms - 1
         enough = ways * (2 + self.locks + 1 + self.goals) + self.rooms + ways + 2 * self.locks + 3 * self.goals
         self.optimal_success = 1.0 if self.turns >= enough else None
-
-    @property
-    def instructions(self) -> str:
-        """Rules and action format; no house has what the examples name."""
         how = (
             "Answer with one of the commands that are listed, for example: inventory"
             if self.listed
             else "Answer with one command: go and a direction, or like: take hat; put hat on sofa; put hat in "
             "suitcase; open suitcase; unlock tin door; open tin door; cook soup; eat soup; inventory"
         )
-        return (
+        self.instructions = (
             "You are in a house whose rooms lie on a grid. Reach the goal that is stated at the start, all parts of it "
             f"at the same time, in {counted(self.turns, 'turn')}. You see only the room that you are in, and what lies "
             "in open containers there. A key unlocks the door that is made of its material. You can put, cook and eat "

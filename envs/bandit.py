@@ -55,15 +55,11 @@ class Bandit(TextGame):
     summary: bool
 
     def prepare(self) -> None:
-        """Check the gap, and look up the optimum."""
+        """Check the gap, look up the optimum, and write the rules."""
         if not self.gap:
             raise ConfigError("gap must be above 0")
         self.optimal_success = _OPTIMA.get((self.arms, self.gap, self.turns), (None, None))[1]
-
-    @property
-    def instructions(self) -> str:
-        """Rules and action format."""
-        return (
+        self.instructions = (
             f"There are {self.arms} slot machines, {self._names}. A turn on a machine pays 1 or 0, with probability "
             f"{0.5 + self.gap / 2:.4g} for one of them, which you do not know, and {0.5 - self.gap / 2:.4g} for each "
             f"other. You have {counted(self.turns, 'turn')}; collect as much as you can. Answer with one letter alone, "

@@ -114,13 +114,9 @@ class CodeAgent(TextGame):
     steps: int
 
     def prepare(self) -> None:
-        """Make the sandbox, which starts with the first program."""
+        """Make the sandbox, which starts with the first program, and write the rules."""
         self.sandbox = Sandbox(_LIMITS)
-
-    @property
-    def instructions(self) -> str:
-        """Rules and action format."""
-        return (
+        self.instructions = (
             f"Solve the programming problem in {self.turns} turns. Say each turn something like one of these two:\n"
             "run:\n"
             "print(sorted([3, 1, 2]))\n"

@@ -44,14 +44,10 @@ class ConnectFour(SeatGame):
     depth: int
 
     def prepare(self) -> None:
-        """Check that a line fits on the board."""
+        """Check that a line fits on the board, and write the rules."""
         if self.connect > max(self.rows, self.cols):
             raise ConfigError(f"connect must fit on the board of {self.rows}x{self.cols}, got {self.connect}")
-
-    @property
-    def instructions(self) -> str:
-        """Rules and action format."""
-        return (
+        self.instructions = (
             f"Connect {self.connect}: in turn, players drop a disc into a column, where it falls as low as it can. "
             f"Whoever first has {self.connect} in a line, horizontal, vertical or diagonal, wins; a full board is a "
             "draw. You are told who you are; X begins. The game is lost with "

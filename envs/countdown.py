@@ -64,17 +64,13 @@ class Countdown(TextGame):
     use_all: bool
 
     def prepare(self) -> None:
-        """Check that there are targets, and that so many numbers can be dealt and used."""
+        """Check that so many numbers can be dealt and used, and write the rules, whose example is never dealt."""
         most = min(self.large + self.high * self.repeats, self.turns + 1 if self.use_all else 6)
         if self.target_low > self.target_high or not self.large <= self.numbers <= most:
             raise ConfigError(f"target_low must be at most target_high, and numbers from {self.large} to {most}")
-
-    @property
-    def instructions(self) -> str:
-        """Rules and action format; the example's numbers are never dealt."""
         each, top = "each exactly once" if self.use_all else "each at most once", max(self.high, *_LARGE)
         win = "the target is the only number left" if self.use_all else "a result is the target"
-        return (
+        self.instructions = (
             f"Make the target of the numbers with + - * /, {each}. In each turn give one operation on two of the "
             "numbers; its result takes their place. Results are exact fractions (written like 8/3) and must not be "
             f"negative. You win when {win}, within {counted(self.turns, 'turn')}; anything else costs a turn. "

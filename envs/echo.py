@@ -31,19 +31,15 @@ class Echo(TextGame):
     word_length: int
 
     def prepare(self) -> None:
-        """Check the arguments, and count the sequences of words."""
+        """Check the arguments, count the sequences of words, and write the rules."""
         if self.turns * self.word_length > _MOST_CHARACTERS:
             raise ConfigError(f"turns * word_length must be at most {_MOST_CHARACTERS}")
         if not self.alphabet or len(set(self.alphabet) - set(string.whitespace)) < len(self.alphabet):
             raise ConfigError(f"alphabet must hold different characters and no whitespace, got {self.alphabet!r}")
         self.num_instances = int(len(self.alphabet) ** (self.word_length * self.turns))
-
-    @property
-    def instructions(self) -> str:
-        """Rules and action format."""
         turns = "" if self.turns == 1 else f" in each of {self.turns} turns"
         shown = counted(self.word_length, "character")
-        return f"You are shown {shown}{turns}. Answer with exactly these characters and nothing else."
+        self.instructions = f"You are shown {shown}{turns}. Answer with exactly these characters and nothing else."
 
     def deal(self) -> None:
         """Write the instance in base ``len(alphabet)``; each digit is a letter."""

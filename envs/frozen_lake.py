@@ -60,23 +60,18 @@ class FrozenLake(TextGame):
     is_slippery: bool
 
     def prepare(self) -> None:
-        """Check that a random map can be crossed, and count the maps where moves never slip."""
+        """Check that a random map can be crossed, count the maps, and write the rules."""
         if self.map_name == "random" and self.turns < 2 * (self.size - 1):
             raise ConfigError(f"turns must be at least {2 * (self.size - 1)} for size {self.size}, got {self.turns}")
-        self.draws = self.is_slippery
+        self.draws, slips = self.is_slippery, ""
         if not self.is_slippery:  # slips cannot be counted
             self.num_instances = _RANDOM_MAPS if self.map_name == "random" else 1
-
-    @property
-    def instructions(self) -> str:
-        """Rules and action format."""
-        slips = ""
-        if self.is_slippery:
+        else:
             slips = (
                 f" The ice is slippery: a move goes where it should with probability {_SUCCESS_RATE:.4g}, and else "
                 "to one of the two sides at right angles to it."
             )
-        return (
+        self.instructions = (
             "Cross the frozen lake. The map shows you (P), the start (S), ice (F), holes (H) and the goal (G). Reach G "
             f"within {counted(self.turns, 'turn')} and do not fall into a hole.{slips} A move off the map leaves you "
             "where you are, and costs a turn, as does anything else. Answer with one word: left, down, right or up."

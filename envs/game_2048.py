@@ -52,14 +52,10 @@ class Game2048(TextGame):
     target: int
 
     def prepare(self) -> None:
-        """Check that the target can be made."""
+        """Check that the target can be made, and write the rules."""
         if self.target & self.target - 1:
             raise ConfigError(f"target must be a power of two, got {self.target}")
-
-    @property
-    def instructions(self) -> str:
-        """Rules and action format."""
-        return (
+        self.instructions = (
             f"2048: make a tile {self.target} on the {self.size}x{self.size} board in {counted(self.turns, 'turn')}. A "
             "move slides all tiles up, down, left or right, and two equal tiles that meet merge into their sum. After "
             "each move a 2, sometimes a 4, appears on an empty cell (shown as a dot). The game is lost when nothing "

@@ -31,16 +31,12 @@ class GuessNumber(TextGame):
     high: int
 
     def prepare(self) -> None:
-        """Check the range, and count the secrets, of which the tries can tell a share apart."""
+        """Check the range, count the secrets, and write the rules."""
         if self.low > self.high:
             raise ConfigError(f"low must not be above high, got low={self.low} and high={self.high}")
         self.num_instances = self.high - self.low + 1
         self.optimal_success = min(1.0, float(2 ** min(self.turns, 64) - 1) / self.num_instances)
-
-    @property
-    def instructions(self) -> str:
-        """Rules and action format."""
-        return (
+        self.instructions = (
             f"Find the secret integer from {self.low} to {self.high}. You have {counted(self.turns, 'try')}. After "
             'each you are told whether the secret is "higher" or "lower". Answer with an integer alone, written like '
             f"{self.high + 1} (which is out of range). Anything else costs a try."

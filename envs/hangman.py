@@ -51,17 +51,13 @@ class Hangman(TextGame):
     misses: int
 
     def prepare(self) -> None:
-        """Check the range of lengths, and count the words; whether the solver finds all is known for many misses."""
+        """Check the range of lengths, count the words, and write the rules, whose example is no word."""
         if self.shortest > self.longest:
             raise ConfigError(f"shortest must not be above longest, got {self.shortest} and {self.longest}")
         self.num_instances = len(_words(self.shortest, self.longest))
         self.optimal_success = 1.0 if self.misses > _MOST_MISSES else None
-
-    @property
-    def instructions(self) -> str:
-        """Rules and action format; the example is a letter that is not a word."""
         length = f"{self.shortest}" if self.shortest == self.longest else f"{self.shortest} to {self.longest}"
-        return (
+        self.instructions = (
             f"Hangman: find a secret English word of {length} letters, letter by letter. It is shown with _ for each "
             "letter that you have not found. A letter that is not in the word or was guessed before counts as a miss, "
             f"and so does anything else. The game is lost with {counted(self.misses, 'miss')}. Answer with one letter "

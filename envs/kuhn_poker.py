@@ -37,10 +37,9 @@ class KuhnPoker(SeatGame):
     refusal = 'Not "pass" or "bet".'
     loss_return = -2.0
 
-    @property
-    def instructions(self) -> str:
-        """Rules and action format."""
-        return (
+    def prepare(self) -> None:
+        """Write the rules."""
+        self.instructions = (
             "Poker with three cards, a jack J, a queen Q and a king K, of which K is highest. Each player pays a chip "
             "and gets a card. In turn, players pass or bet another chip. Passing after a bet gives up; betting after a "
             "bet calls it. After two passes or a called bet the higher card wins all chips. You are told who you are; "

@@ -39,21 +39,17 @@ class LightsOut(TextGame):
     ranges: ClassVar = {"size": (1, 10)}
     size: int
 
-    @property
-    def instructions(self) -> str:
-        """Rules and action format; the example is outside the board."""
-        return (
+    def prepare(self) -> None:
+        """Count the boards, and write the rules, whose example is outside the board."""
+        self.num_instances = (1 << len(_equations(self.size)[0])) - 1
+        self.optimal_success = 1.0 if self.turns >= self.size**2 else None
+        self.instructions = (
             f"Lights Out: switch all lights (*) of the {self.size}x{self.size} board off (.) in "
             f"{counted(self.turns, 'turn')}. Pressing a light switches it and those directly above, below, left and "
             "right of it. Answer with the row and the column to press, counted from 1 at the top left, and nothing "
             f'else, written like "{self.size + 1} {self.size + 1}" (which is outside the board). Anything else costs '
             "a turn and switches nothing."
         )
-
-    def prepare(self) -> None:
-        """Count the boards that can be solved and are not dark; no solution presses a light twice."""
-        self.num_instances = (1 << len(_equations(self.size)[0])) - 1
-        self.optimal_success = 1.0 if self.turns >= self.size**2 else None
 
     def deal(self) -> None:
         """Press some lights of a dark board."""

@@ -53,16 +53,12 @@ class Mastermind(TextGame):
     colors: int
 
     def prepare(self) -> None:
-        """Check the number of codes, and whether the solver is known to find all."""
+        """Check the number of codes, and write the rules, whose example has a number that no code has."""
         self.num_instances = codes = int(self.colors**self.pegs)
         if codes > _MOST_CODES:
             raise ConfigError(f"pegs and colors must make at most {_MOST_CODES} codes, got {codes}")
         self.optimal_success = 1.0 if self.turns >= _MOST_GUESSES.get((self.pegs, self.colors), codes) else None
-
-    @property
-    def instructions(self) -> str:
-        """Rules and action format; the example has a number that no code has."""
-        return (
+        self.instructions = (
             f"Mastermind: find the secret code of {self.pegs} numbers from 1 to {self.colors}, which may repeat, in "
             f"{counted(self.turns, 'guess')}. After each you are told how many of its numbers are in the code and in "
             "the right place (black) and how many others are in the code but in another place (white). Anything that "

@@ -56,17 +56,13 @@ class Minesweeper(TextGame):
     mines: int
 
     def prepare(self) -> None:
-        """Check that a cell is free, and count the ways to lay the mines for a given first cell."""
+        """Check that a cell is free, count the boards, and write the rules."""
         if self.mines >= self.rows * self.columns:
             raise ConfigError(f"mines must be fewer than the {self.rows * self.columns} cells, got {self.mines}")
         self.num_instances = comb(self.rows * self.columns - 1, self.mines)
         if (self.rows, self.columns, self.mines) == (4, 4, 2) and self.turns >= 14:
             self.optimal_success = 102 / 105
-
-    @property
-    def instructions(self) -> str:
-        """Rules and action format."""
-        return (
+        self.instructions = (
             f"Minesweeper: {self.rows} rows, {self.columns} columns, {counted(self.mines, 'mine')}. Reveal all cells "
             f"that have no mine in {counted(self.turns, 'turn')}. A number says how many of the up to 8 cells around "
             "it have a mine; . is closed, F is flagged. The first cell you reveal is safe. You lose if you reveal a "

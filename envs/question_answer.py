@@ -80,19 +80,15 @@ class QAEnv(TextGame):
         name = verify.partition(":")[0] if isinstance(verify, str) else ""
         self._compares = name in _VERIFIERS  # with the row's answer, which is right by definition
         self.optimal_success = 1.0 if self._compares else None
-        _, self._format = _VERIFIERS.get(name, _VERIFIERS["exact"])
+        _, self.instructions = _VERIFIERS.get(name, _VERIFIERS["exact"])
+        if turns > 1:
+            self.instructions += f" You have {turns} tries; each after the first costs a reward of 1."
         self._prompt = _reader("prompt", prompt, self.rows[0])
         self._answers = None if answer is None else _reader("answer", answer, self.rows[0])
         if self._answers is not None:
             self.solve = lambda: _text(self._answer)
         elif self._compares:
             raise ConfigError(f"verify={verify!r} compares with an answer: give answer=, a column's name")
-
-    @property
-    def instructions(self) -> str:
-        """Form of an answer, and the number of tries."""
-        tries = f" You have {self.turns} tries; each after the first costs a reward of 1." if self.turns > 1 else ""
-        return f"{self._format}{tries}"
 
     def deal(self) -> None:
         """Read the question and the answer, and check that a verifier by name can use it."""

@@ -57,17 +57,13 @@ class Sokoban(TextGame):
     depth: int
 
     def prepare(self) -> None:
-        """Check that there is room for the boxes."""
+        """Check that there is room for the boxes, and write the rules."""
         most = (self.width - 2) * (self.height - 2) // 4
         if self.boxes > most:
             raise ConfigError(
                 f"boxes must be at most {most} in a room of {self.width} by {self.height}, got {self.boxes}"
             )
-
-    @property
-    def instructions(self) -> str:
-        """Rules and action format."""
-        return (
+        self.instructions = (
             f"Sokoban: push every box onto a goal within {self.turns} turns. The map shows walls (#), floor (-), "
             "goals (.), boxes ($), boxes on goals (*) and you (@, on a goal +). Walk into a box to push it one square; "
             "that needs a free square behind it, and boxes cannot be pulled. A move that is not possible costs a turn, "

@@ -94,6 +94,8 @@ class TextGame(gym.Env[str, str]):
     """
 
     metadata: dict[str, Any] = {"render_modes": [], "markov_state_key": True}  # noqa: RUF012 -- as gym.Env has it
+    instructions: str
+    """Rules and action format, as a model reads them."""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]]
     """Arguments by difficulty; each difficulty has all of them."""
     ranges: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
@@ -142,17 +144,12 @@ class TextGame(gym.Env[str, str]):
         self.observation_space, self.action_space = AnyText(), AnyText()
 
     @property
-    def instructions(self) -> str:
-        """Rules and action format, as a model reads them."""
-        raise NotImplementedError
-
-    @property
     def optimal_return(self) -> float | None:
         """Mean return of perfect play, which is its success where nothing else pays; ``None`` if it is not known."""
         return self.optimal_success
 
     def prepare(self) -> None:
-        """Check arguments together (``ConfigError``), and set what follows from them, such as ``num_instances``."""
+        """Check arguments together (``ConfigError``), and set what follows from them, such as ``instructions``."""
 
     def deal(self) -> None:
         """Set up game number ``instance``, or a random one where it is ``None``."""

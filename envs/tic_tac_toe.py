@@ -31,10 +31,9 @@ class TicTacToe(SeatGame):
     sides = ("X", "O")
     refusal = "Not a free cell."
 
-    @property
-    def instructions(self) -> str:
-        """Rules and action format."""
-        return (
+    def prepare(self) -> None:
+        """Write the rules."""
+        self.instructions = (
             "Tic-tac-toe: whoever first has three marks in a row, a column or a diagonal wins. Free cells are shown by "
             "their numbers; a full board is a draw. You are told who you are; X begins. The game is lost with "
             f"{counted(self.mistakes, 'illegal action')}. Answer with the number of a free cell alone, written like 0 "

@@ -67,16 +67,12 @@ class ToolUse(TextGame):
     documents: int
 
     def prepare(self) -> None:
-        """Check that documents and turns suffice."""
+        """Check that documents and turns suffice, and write the rules; the example's 84 is less than every answer."""
         if self.documents < (fewest := max(6, 4 * self.hops)):
             raise ConfigError(f"documents must be at least {fewest} for {self.hops} hops, got {self.documents}")
         if self.turns < 2 * self.hops + 1:
             raise ConfigError(f"turns must be at least {2 * self.hops + 1} for {self.hops} hops, got {self.turns}")
-
-    @property
-    def instructions(self) -> str:
-        """Tools and the format of their calls; the example's 84 is less than every answer."""
-        return (
+        self.instructions = (
             f"Answer the question with the help of tools, in {self.turns} turns. Say one line each turn, like one of:\n"  # noqa: S608 -- no SQL
             "calculate: 12 * (3 + 4)\n"
             "search: two words\n"

@@ -37,24 +37,20 @@ class TowerOfHanoi(TextGame):
     ranges: ClassVar = {"disks": (1, 64)}
     disks: int
 
-    @property
-    def instructions(self) -> str:
-        """Rules and action format; the example names a peg that does not exist."""
-        return (
-            f"Tower of Hanoi: bring all {self.disks} disks to peg C in {counted(self.turns, 'turn')}. Pegs A, B and C "
-            "are shown with their disks from bottom to top; disk 1 is the smallest. A turn moves the top disk of one "
-            "peg to another peg, never onto a smaller disk; anything else costs a turn and moves nothing. Answer with "
-            'the peg to take from and the peg to put on, and nothing else, written like "D A" (but there is no peg D).'
-        )
-
     def prepare(self) -> None:
-        """Count the positions that a game can start from, and the share of them that the moves suffice for."""
+        """Count the starts, and write the rules, whose example names a peg that does not exist."""
         self.num_instances = int(3**self.disks) - 1
         # As many positions are d moves away as 2 to the power of the ones in d.
         near = self.num_instances
         if self.turns < 2**self.disks - 1:
             near = sum(1 << moves.bit_count() for moves in range(1, self.turns + 1))
         self.optimal_success = near / self.num_instances
+        self.instructions = (
+            f"Tower of Hanoi: bring all {self.disks} disks to peg C in {counted(self.turns, 'turn')}. Pegs A, B and C "
+            "are shown with their disks from bottom to top; disk 1 is the smallest. A turn moves the top disk of one "
+            "peg to another peg, never onto a smaller disk; anything else costs a turn and moves nothing. Answer with "
+            'the peg to take from and the peg to put on, and nothing else, written like "D A" (but there is no peg D).'
+        )
 
     def deal(self) -> None:
         """Place the disks, from the largest: the digits of the instance to the base 3 are their pegs."""

@@ -1,7 +1,6 @@
 """Wordle (Wardle 2021), with word lists of its own."""
 
 import random
-from collections.abc import Callable
 from functools import lru_cache
 from typing import ClassVar, TypeAlias
 
@@ -60,30 +59,21 @@ class Wordle(TextGame):
     """Words that are shown."""
 
     def prepare(self) -> None:
-        """Check that there are turns for all guesses, and count the answers, or the words in groups of ``choices``."""
+        """Check that there are turns for all guesses, count the answers, and write the rules."""
         if self.turns < self.guesses:
             raise ConfigError(f"turns must be at least guesses, got turns={self.turns} and guesses={self.guesses}")
         count = len(words.answers())
         self.num_instances = count // self.choices * self.choices if self.choices else count
         needed = {0: 5, 10: 3}.get(self.choices, self.choices)
         self.optimal_success = 1.0 if self.guesses >= needed else None  # the solver is known to win always
-
-    @property
-    def instructions(self) -> str:
-        """Rules and action format; the example is not an answer or a shown word."""
         legal = "is not one of the words that are shown" if self.choices else "is not in the list of words"
-        return (
+        self.instructions = (
             f"Wordle: find the secret English word of 5 letters in {counted(self.guesses, 'guess')}. After each guess "
             "its letters are marked: G for a letter in the right place, Y for one that is in the word but in another "
             f"place, X for one that is not in the word (or not as often as it was guessed). A guess that {legal} costs "
             f"no guess, but a turn, as every guess does. The game is lost after {counted(self.turns, 'turn')}. "
             "Answer with a word alone, written like WORDS."
         )
-
-    @property
-    def action_tools(self) -> list[Callable[..., str]]:
-        """Return the tool of tool-calling models: ``guess(word)``."""
-        return [guess]
 
     def deal(self) -> None:
         """Choose the word, and those that are shown with it, far from each other in the alphabet."""
@@ -136,15 +126,6 @@ class Wordle(TextGame):
     def state(self) -> tuple[_Told, int]:
         """Return what was told, in whatever order, and the guesses left."""
         return tuple(sorted(set(self.told))), self.guesses_left
-
-
-def guess(word: str) -> str:
-    """Guess the secret word.
-
-    Args:
-        word: An English word of five letters.
-    """
-    return word
 
 
 def _mark_all(guesses: tuple[str, ...], secrets: tuple[str, ...]) -> NDArray[np.uint8]:

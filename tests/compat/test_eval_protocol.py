@@ -80,8 +80,7 @@ from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
 from eval_protocol.dataset_logger import default_logger
-from gym_trl.integrations.eval_protocol import create_openenv_vllm_rollout_func
-from gym_trl.integrations.eval_protocol.rows import EvaluationTest
+from gym_trl.integrations.eval_protocol import EvaluationTest, create_openenv_vllm_rollout_func
 from gym_trl.errors import ConfigError
 from gym_trl.testing import tiny_model, tiny_tokenizer
 
