@@ -118,11 +118,7 @@ class Country:
         self.question: Question = question
 
     def query(self, select: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """Return the columns and the first rows of a query; the database exists for one, which may only read.
-
-        Raises:
-            sqlite3.Error, sqlite3.Warning, OverflowError, ValueError: It is none that is allowed, or it takes too long.
-        """
+        """Return the columns and the first rows of a query; the database exists for one, which may only read."""
         connection = sqlite3.connect(":memory:", isolation_level=None)
         try:
             for table, rows in self.tables.items():
@@ -159,7 +155,14 @@ class Country:
 
     def _ask(self, rng: random.Random, hops: int) -> Question | None:
         """Return a question from a random plan, or ``None`` if it returns to an earlier thing or says its answer."""
-        looks_up, read, totals, calculates = rng.choice(plans(hops))
+        plans = [
+            (looks_up, read, totals, calculates)
+            for looks_up, totals, calculates in product((0, 1), repeat=3)
+            # Two queries have a document between them, as one would suffice otherwise.
+            if (read := hops - looks_up - totals - calculates) > 0
+            or (read == 0 and not looks_up and (totals or hops == 1))
+        ]
+        looks_up, read, totals, calculates = rng.choice(plans)
         if not read and not totals:
             a, b, c, d = (rng.randrange(*ends) for ends in ((1000, 10_000), (100, 1000), (13, 98), (101, 999)))
             expression = f"({a} - {b}) * {c} + {d}"
@@ -203,19 +206,6 @@ class Country:
         if any(result in text for result in (*known[1:], str(value))):
             return None
         return Question(text, calls, value)
-
-
-def plans(hops: int) -> list[tuple[int, int, int, int]]:
-    """Return all plans of so many hops: lookups, documents, totals and calculations, in this order.
-
-    Two queries have a document between them, as one would suffice otherwise.
-    """
-    possible = []
-    for looks_up, totals, calculates in product((0, 1), repeat=3):
-        read = hops - looks_up - totals - calculates
-        if read > 0 or (read == 0 and not looks_up and (totals or hops == 1)):
-            possible.append((looks_up, read, totals, calculates))
-    return possible
 
 
 def _names(rng: random.Random, count: int, ends: Sequence[str]) -> list[str]:

@@ -159,11 +159,11 @@ def find_verifier(verify: Verifier | str) -> Verifier:
     Raises:
         ConfigError: There is none of this name.
     """
-    if not isinstance(verify, str):
-        return load_function(verify)
-    if verify in _VERIFIERS:
-        return _VERIFIERS[verify][0]
-    name, colon, rest = verify.partition(":")
+    if callable(verify):
+        return verify
+    name, colon, rest = str(verify).partition(":")
+    if name in _VERIFIERS and not colon:
+        return _VERIFIERS[name][0]
     if name == "numeric":
         with suppress(ValueError):
             if 0 <= (tolerance := float(rest)) < 1:
@@ -184,18 +184,20 @@ def _text(answer: Any) -> str:
 
 def _reader(name: str, column: Column, first: Row) -> Callable[[Row], Any]:
     """Return a function that reads a column, checked with the first row."""
+    if callable(column):
+        return column
     if isinstance(column, str) and column in first:
         return lambda row: row.get(column)
-    if isinstance(column, str) and "{" in column:
+    if "{" in str(column):
         with refused(f"{name}={column!r}"):
             column.format_map(first)
         return column.format_map
-    if isinstance(column, str) and ":" not in column:
-        raise ConfigError(
-            f"{name} must be a column, a format string such as 'Q: {{question}}', or package.module:function, got "
-            f"{column!r}{did_you_mean(column, first)}; the columns are {', '.join(map(str, first))}"
-        )
-    return load_function(column)
+    if ":" in str(column):
+        return load_function(column)
+    raise ConfigError(
+        f"{name} must be a column, a format string such as 'Q: {{question}}', or package.module:function, got "
+        f"{column!r}{did_you_mean(str(column), first)}; the columns are {', '.join(map(str, first))}"
+    )
 
 
 def _rows_of(dataset: Any) -> Sequence[Row]:

@@ -35,12 +35,8 @@ class ToolUse(TextGame):
     town
     Varhaven
     5 turns left.
-    >>> print(env.step("search: Varhaven")[0])
-    3 documents.
-    3. Varhaven is a town on the river Inver.
-    1. Isterby is a town on the river Ober.
-    6. Olga Keleth was a sailor.
-    4 turns left.
+    >>> env.step("search: Varhaven")[0].splitlines()[:2]
+    ['3 documents.', '3. Varhaven is a town on the river Inver.']
     >>> print(env.step("open: 3")[0])  # doctest: +NORMALIZE_WHITESPACE
     Varhaven is a town on the river Inver. It was founded by Olga Keleth. Its wall is 28490 feet long. 575 people live
     there. Its twin town is Ulwick.
