@@ -51,6 +51,7 @@ class Minesweeper(TextGame):
     }
     ranges: ClassVar = {"rows": (1, 40), "columns": (1, 40), "mines": (1, None)}
     between = " "
+    num_instances: int
     rows: int
     columns: int
     mines: int

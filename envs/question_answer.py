@@ -60,6 +60,7 @@ class QAEnv(TextGame):
     """
 
     presets: ClassVar = {"medium": {"turns": 1}}
+    loss_return: float
 
     def __init__(
         self,
