@@ -54,7 +54,7 @@ class Adapter(gym.Env[str, str], ABC):
     instance: int = 0
     """Number of this episode's task, where they are counted."""
     _game: Any = None
-    """Object of the other library, which ``close`` closes."""
+    """Object of the other library, which ``close`` closes if it can be."""
     _random: OwnGlobalRandom | None = None
     _end: Step | None = None
 
@@ -95,9 +95,9 @@ class Adapter(gym.Env[str, str], ABC):
 
     def close(self) -> None:
         """Close the environment of the other library."""
-        game, self._game = self._game, None
-        if game is not None:
-            game.close()
+        close, self._game = getattr(self._game, "close", None), None
+        if close is not None:
+            close()
 
     @classmethod
     def _import(cls, *names: str) -> Any:

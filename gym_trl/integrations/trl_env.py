@@ -80,14 +80,6 @@ class GymFromEnv(Adapter):
     def __init__(self, make: EnvFactory) -> None:
         super().__init__()
         self.make = make
-        self._env: Any = None
-        self._paid = 0.0
-
-    def close(self) -> None:
-        """Close the environment if it has ``close``."""
-        close, self._env = getattr(self._env, "close", None), None
-        if close is not None:
-            close()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start an episode with ``options["seed"]``."""
@@ -97,19 +89,19 @@ class GymFromEnv(Adapter):
 
     def begin(self, seed: int) -> tuple[str, dict[str, Any]]:
         """Reset the environment, which is made once."""
-        self._env = self._env or self.make()
+        self._game = self._game or self.make()
         self._paid = 0.0
-        return self._delta(self._env.reset(str(seed if self._seed is None else self._seed))), {}
+        return self._delta(self._game.reset(str(seed if self._seed is None else self._seed))), {}
 
     def play(self, action: str) -> Step:
         """Step the environment."""
-        delta = self._delta(self._env.step(action))
-        before, self._paid = self._paid, float(self._env.reward or 0.0)
-        return Step(delta, done=not self._env.alive, success=None, reward=self._paid - before)
+        delta = self._delta(self._game.step(action))
+        before, self._paid = self._paid, float(self._game.reward or 0.0)
+        return Step(delta, done=not self._game.alive, success=None, reward=self._paid - before)
 
     def _delta(self, result: Any) -> str:
         if isinstance(result, tuple):
-            self._env, result = result
+            self._game, result = result
         return str(result)
 
 
