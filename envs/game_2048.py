@@ -92,7 +92,7 @@ class Game2048(TextGame):
         after = dict(_moves(self.rows)).get(move)
         if after is None:
             return self.reject("That changes nothing." if move in _MOVES else "Not a move.")
-        self.rows, won = after, _largest(after) >= self.target
+        self.rows, won = after, max(map(max, after)) >= self.target
         if not won:
             self._spawn()
         return self.turn(success=won, done=not self.legal())
@@ -111,10 +111,6 @@ class Game2048(TextGame):
         cells = [(row, column) for row, tiles in enumerate(self.rows) for column, tile in enumerate(tiles) if not tile]
         cell = cells[int(self.np_random.random() * len(cells))]
         self.rows = _put(self.rows, cell, 2 if self.np_random.random() < 0.9 else 4)
-
-
-def _largest(rows: _Board) -> int:
-    return max(map(max, rows))
 
 
 def _put(rows: _Board, cell: tuple[int, int], tile: int) -> _Board:
@@ -162,7 +158,7 @@ def _loss(rows: _Board, target: int) -> float:
 
 def _loss_after(rows: _Board, target: int) -> float:
     """Return the same where a tile is about to appear; less than 0 if the game is won."""
-    if _largest(rows) >= target:
+    if max(map(max, rows)) >= target:
         return -1.0
     return sum(chance * _loss(board, target) for chance, board in _spawned(rows))
 

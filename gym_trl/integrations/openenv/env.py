@@ -87,7 +87,8 @@ class OpenEnv(gym.Env[str, str]):
             client = partial(EnvClient, base_url, timeout)
             client()  # refuses what is no address; nothing is opened before a reset
         self._make: Any = client
-        self._prompt_builder, self._action_parser = prompt_builder, action_parser or _message
+        self._prompt_builder = prompt_builder
+        self._action_parser = action_parser or (lambda text: {"message": text})
         self.instructions = instructions
         self.observation_space: AnyText = AnyText()
         self.action_space: AnyText = AnyText()
@@ -174,10 +175,6 @@ class OpenEnv(gym.Env[str, str]):
             named = [f"{name}: {value}" for name, value in shown.items()]
             text = "\n".join(shown.values() if len(shown) == 1 else named)
         return text.encode("utf-8", "replace").decode("utf-8")  # JSON can contain lone surrogates
-
-
-def _message(text: str) -> dict[str, str]:
-    return {"message": text}
 
 
 def _info(fields: Mapping[str, Any]) -> dict[str, Any]:
