@@ -146,9 +146,6 @@ class Tools(TextWrapper):
         self._disconnect()
         super().close()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_connections": []}  # running servers are not copied; the copy starts its own
-
     def _tools(self) -> dict[str, Tool]:
         if self._servers and not self._connections:
             self._connections = list(map(Connection, self._servers))
