@@ -4,7 +4,7 @@ import math
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import cycle
 from typing import Any
 
@@ -28,14 +28,17 @@ LEGAL, CUT, SPREAD = 0.5, 0.2, 0.25
 begin to learn."""
 GROUPS, GROUP_SIZE = 8, 4
 """Tasks that a model plays, and its attempts at each."""
-_NUMBER, _COLON = r"-?\d+(?:\.\d+)?", r"[:=]\s*([^:=\n]+?)[.!?]*\s*$"
-_LAST = {
-    "number": _NUMBER,
-    "word": r"\w+",
-    "quotation": r"[\"'`]([^\"'`\n]+)[\"'`]",
-    "line": r"[^\n]+",
-    "text after a colon": _COLON,
+_NUMBER = r"-?\d+(?:\.\d+)?"
+_PARTS = {
+    "the observation": (r"(?s)\S(?:.*\S)?", 0),
+    "the last number": (_NUMBER, -1),
+    "the last word": (r"\w+", -1),
+    "the last quotation": (r"[\"'`]([^\"'`\n]+)[\"'`]", -1),
+    "the last line": (r"[^\n]+", -1),
+    "the last text after a colon": (r"[:=]\s*([^:=\n]+?)[.!?]*\s*$", -1),
+    "the first number": (_NUMBER, 0),
 }
+"""Parts of an observation that a policy may copy: what is looked for, and which match."""
 
 
 def success(it: Evidence) -> Iterator[Finding]:
@@ -131,8 +134,8 @@ def exploits(it: Evidence) -> Iterator[Finding]:
     elif it.near(it.always(INJECTION)):
         got = f"a judgement in the action reaches {it.around(it.always(INJECTION))}"
         yield error(got, "judge by the state, never by words")
-    for name, part in parts().items():
-        games = it.of(f"copy {name}", copying(part), episodes=30)
+    for name, part in _PARTS.items():
+        games = it.of(f"copy {name}", copying(*part), episodes=30)
         if it.near(games):
             got = f"copying {name} reaches {it.around(games)}"
             yield warning(got, "leave the answer out, unless copying is the task")
@@ -145,19 +148,9 @@ def stalling(env: Any, seed: int) -> Act:
     return lambda observation, info: next(invalid) or act(observation, info)
 
 
-def parts() -> dict[str, Callable[[str], str]]:
-    """Return functions from an observation to a part of it."""
-
-    def last(form: str, place: int = -1) -> Callable[[str], str]:
-        return lambda text: (re.findall(form, text) or [""])[place]
-
-    lasts = {f"the last {kind}": last(form) for kind, form in _LAST.items()}
-    return {"the observation": str.strip, **lasts, "the first number": last(_NUMBER, 0)}
-
-
-def copying(part: Callable[[str], str]) -> TextPolicy:
+def copying(form: str, place: int) -> TextPolicy:
     """Return the policy that answers with a part of the observation."""
-    return lambda env, seed: lambda observation, info: part(observation) or "xyzzy"
+    return lambda env, seed: lambda observation, info: (re.findall(form, observation) or ["xyzzy"])[place]
 
 
 def blind(it: Evidence) -> Iterator[Finding]:
