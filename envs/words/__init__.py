@@ -4,7 +4,6 @@ from functools import cache
 from importlib.resources import files
 
 
-@cache
 def answers() -> tuple[str, ...]:
     """Return the words of five letters that most people know, in alphabetical order.
 
@@ -14,7 +13,6 @@ def answers() -> tuple[str, ...]:
     return _read("answers.txt")
 
 
-@cache
 def guesses() -> tuple[str, ...]:
     """Return the words of five letters that can be guessed, all ``answers`` included, in alphabetical order.
 
@@ -24,7 +22,6 @@ def guesses() -> tuple[str, ...]:
     return _read("guesses.txt")
 
 
-@cache
 def common() -> tuple[str, ...]:
     """Return common words of 5 to 10 letters, in alphabetical order.
 
@@ -34,5 +31,6 @@ def common() -> tuple[str, ...]:
     return _read("common.txt")
 
 
+@cache
 def _read(name: str) -> tuple[str, ...]:
     return tuple((files(__package__) / name).read_text("ascii").split())

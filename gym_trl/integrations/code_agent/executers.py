@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any, NamedTuple
 
 from gym_trl.errors import needs
@@ -30,11 +31,8 @@ class SessionExecuter(ABC):
         """Run independent programs and return their outputs, in order."""
 
         def run(code: str) -> str:
-            session = self.session()
-            try:
+            with closing(self.session()) as session:
                 return session.run(code)
-            finally:
-                session.close()
 
         with ThreadPoolExecutor(max(1, min(self.max_concurrent, len(codes)))) as threads:
             return list(threads.map(run, codes))
