@@ -353,9 +353,17 @@ def _task(seed: Seed) -> Task:
 
 @dataclass
 class TransformerTokenizer:
-    """trl-env's name of a tokenizer; the special tokens that trl-env adds to every turn of some models are left out."""
+    """trl-env's tokenizer, without the special tokens that trl-env adds to every turn of Llama, Gemma and DeepSeek."""
 
     processing_class: Any
+
+    def encode(self, text: str) -> TokenIds:
+        """Return the ids of ``text``, without special tokens."""
+        return list(self.processing_class.encode(text, add_special_tokens=False))
+
+    def decode(self, token_list: Sequence[int]) -> str:
+        """Return the text of ids, including control tokens."""
+        return str(self.processing_class.decode(token_list))
 
 
 def make_rollout_func(
