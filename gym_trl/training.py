@@ -251,7 +251,17 @@ _PRETRAINED: dict[str, Any] = {
         "max_grad_norm": 0.2,
     },
 }
-_ADAPTER: dict[str, Any] = {"learning_rate": 3e-4}  # at 1e-4 GuessNumber has not risen after 30 steps (docs/results.md)
+_ADAPTER: dict[str, Any] = {
+    "learning_rate": 3e-4,  # at 1e-4 GuessNumber has not risen after 30 steps (docs/results.md)
+    "grpo": {
+        # A bonus of 0.1 while the entropy is at most 0.3: otherwise a group soon plays the same in all of its episodes.
+        "use_adaptive_entropy": True,
+        "entropy_target": 0.3,
+        "entropy_coef": 0.1,
+        "entropy_coef_min": 0.1,
+        "entropy_coef_max": 0.1,
+    },
+}
 _WITHOUT_GPU: dict[str, Any] = {"steps": 60, "groups": 3}  # about half an hour with a model of 135M weights
 _RANK = 16
 _DTYPES = ("float32", "bfloat16", "float16")
@@ -415,9 +425,11 @@ def _choices(network: Any, chosen: Chosen, args: Any, setting: Setting) -> Itera
     what = f"an adapter of {trained / 1e6:.2g}M weights" if chosen.kind == "adapter" else "all weights"
     slow = " (bfloat16 is slow on this processor)" if chosen.kind == "adapter" and fast_dtype() == "float32" else ""
     warm_up = f" after {args.warmup_steps:g} steps of warm-up" if args.warmup_steps else ""
+    below = f" below {args.entropy_target:g}" if args.use_adaptive_entropy else ""
+    bonus = f", entropy bonus {args.entropy_coef:g}{below}" if args.entropy_coef else ""
     yield (
         f"Model: {chosen.model}, {size / 1e6:.3g}M weights in {chosen.dtype}{slow}; trained: {what}, "
-        f"learning rate {chosen.learning_rate:g}{warm_up}, gradients clipped at {args.max_grad_norm:g}"
+        f"learning rate {chosen.learning_rate:g}{warm_up}, gradients clipped at {args.max_grad_norm:g}{bonus}"
     )
     longest = setting.max_tokens_per_turn
     yield (
