@@ -124,11 +124,8 @@ def _train(folder: Path, start: "Checkpoint", config: Mapping[str, Any]) -> dict
     with ExitStack() as stack:
         stack.enter_context(_quiet(one_thread=chosen.kind == "tiny"))
         network, tokenizer = _load(chosen, start, args, stack)
-        if not {"gradient_checkpointing", "activation_checkpointing"} & chosen.grpo.keys():
-            args.gradient_checkpointing = sum(one.numel() for one in network.parameters()) >= _CHECKPOINTED_FROM
-            if hasattr(args, "activation_checkpointing"):  # its name from Transformers 5.24 on
-                args.activation_checkpointing = args.gradient_checkpointing
         setting = setting.for_model(tokenizer, tiny=chosen.kind == "tiny", plain=chosen.warm_start is not None)
+        _derive(args, network, chosen, setting)
         hardest = replace(setting, env_kwargs=hardest.env_kwargs)
         run = Run(folder, chosen, hardest, tokenizer)
         run.say(*_choices(network, chosen, args, setting), f"Credit: {credit}")
@@ -251,17 +248,14 @@ _PRETRAINED: dict[str, Any] = {
         "max_grad_norm": 0.2,
     },
 }
-_ADAPTER: dict[str, Any] = {
-    "learning_rate": 3e-4,  # at 1e-4 GuessNumber has not risen after 30 steps (docs/results.md)
-    "grpo": {
-        # A bonus of 0.1 while the entropy is at most 0.3: otherwise a group soon plays the same in all of its episodes.
-        "use_adaptive_entropy": True,
-        "entropy_target": 0.3,
-        "entropy_coef": 0.1,
-        "entropy_coef_min": 0.1,
-        "entropy_coef_max": 0.1,
-    },
+_ADAPTER: dict[str, Any] = {"learning_rate": 3e-4}  # at 1e-4 GuessNumber has not risen after 30 steps (docs/results.md)
+_OF_ACTIONS: dict[str, Any] = {
+    "use_adaptive_entropy": True,
+    "entropy_target": 1.0,
+    **dict.fromkeys(("entropy_coef", "entropy_coef_min", "entropy_coef_max"), 0.1),
 }
+"""Bonus for the entropy of answers that are actions alone, while it is at most 1 nat a token. Otherwise an adapter soon
+gives the same in all episodes of a group, and learns no more (docs/results.md)."""
 _WITHOUT_GPU: dict[str, Any] = {"steps": 60, "groups": 3}  # about half an hour with a model of 135M weights
 _RANK = 16
 _DTYPES = ("float32", "bfloat16", "float16")
@@ -404,6 +398,18 @@ def _load(chosen: Chosen, start: "Checkpoint", args: Any, stack: ExitStack) -> t
     if chosen.lora and trained is None:
         network = with_adapter(network, chosen.lora, seed=chosen.seed)
     return network, tokenizer
+
+
+def _derive(args: Any, network: Any, chosen: Chosen, setting: Setting) -> None:
+    """Set what follows from the model and from the format of its answers, where the user has not set it."""
+    if not {"gradient_checkpointing", "activation_checkpointing"} & chosen.grpo.keys():
+        args.gradient_checkpointing = sum(one.numel() for one in network.parameters()) >= _CHECKPOINTED_FROM
+        if hasattr(args, "activation_checkpointing"):  # its name from Transformers 5.24 on
+            args.activation_checkpointing = args.gradient_checkpointing
+    of_actions = chosen.kind == "adapter" and setting.action_format in ("open", "plain")
+    if of_actions and not _OF_ACTIONS.keys() & chosen.grpo.keys():
+        for name, value in _OF_ACTIONS.items():
+            setattr(args, name, value)
 
 
 def _hardest(setting: Setting, curriculum: Sequence[Mapping[str, Any]]) -> Setting:

@@ -352,11 +352,17 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
+def arguments_of(run: Path) -> Any:
+    """Return the ``GRPOConfig`` of a run."""
+    return torch.load(last_checkpoint(run).path / "training_args.bin", weights_only=False)  # type: ignore[operator]
+
+
 def test_an_adapter_is_what_is_trained_of_a_pretrained_model(base: str, tmp_path: Path) -> None:
     options: dict[str, Any] = {**SMALL, "steps": 2, "action_format": "open", "dtype": "float32"}
     train(HERE, model=base, out=tmp_path / "run", **options)
     saved = json.loads((tmp_path / "run" / "model" / "adapter_config.json").read_text())
     assert (saved["r"], saved["base_model_name_or_path"]) == (16, base)
+    assert arguments_of(tmp_path / "run").entropy_coef == 0.1, "its answers are actions alone"
     merged, tokenizer = load_model(tmp_path / "run", dtype="float32")
     untouched, _ = load_model(base, dtype="float32")
     ids = torch.tensor([tokenizer.encode("Say something.")])
@@ -365,8 +371,11 @@ def test_an_adapter_is_what_is_trained_of_a_pretrained_model(base: str, tmp_path
     assert train(resume=tmp_path / "run", steps=3)["steps"] == 3
     chosen = choose(HERE, str(tmp_path / "run"))
     assert (chosen.kind, chosen.lora) == ("adapter", 0)
-    further = train(HERE, model=str(tmp_path / "run"), out=tmp_path / "further", **{**options, "steps": 1})
+    further = train(
+        HERE, model=str(tmp_path / "run"), out=tmp_path / "further", **{**options, "steps": 1, "action_format": "tag"}
+    )
     assert further["steps"] == 1
+    assert arguments_of(tmp_path / "further").entropy_coef == 0.0
     assert json.loads((tmp_path / "further" / "model" / "adapter_config.json").read_text())["r"] == 16
 
 
@@ -374,9 +383,9 @@ def test_all_weights_are_trained_where_the_user_says_so(base: str, tmp_path: Pat
     train(HERE, model=base, lora=0, out=tmp_path / "run", **{**SMALL, "steps": 1, "action_format": "open"})
     assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
     # The memory of a small model is worth less than the time of a second forward pass.
-    [checkpoint] = (tmp_path / "run" / "checkpoints").glob("checkpoint-*")
-    arguments = torch.load(checkpoint / "training_args.bin", weights_only=False)
+    arguments = arguments_of(tmp_path / "run")
     assert not arguments.gradient_checkpointing
+    assert arguments.entropy_coef == 0.0
     with pytest.raises(ConfigError, match="dtype"):
         train(HERE, model=base, lora=0, dtype="bfloat16", out=tmp_path / "other")
 
