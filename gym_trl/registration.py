@@ -1,7 +1,6 @@
 """Registration of this library's environments, and loading of any by id, module, class, file or function."""
 
 import importlib
-import importlib.metadata
 import re
 import sys
 import warnings
@@ -87,8 +86,10 @@ def load_plugins() -> frozenset[str]:
     ``gym.make``, import the package or call this function. A package builds on this library if it requires ``gym-trl``.
     A function that raises is reported with a warning.
     """
+    from importlib.metadata import entry_points  # only here: every import of gym_trl imports this module
+
     env_ids: set[str] = set()
-    for plugin in importlib.metadata.entry_points(group="gymnasium.envs"):
+    for plugin in entry_points(group="gymnasium.envs"):
         before = set(gym.registry)
         ids = nullcontext() if plugin.name == "__root__" else namespace(plugin.name)
         with ids, redirect_stdout(sys.stderr):

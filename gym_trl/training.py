@@ -403,7 +403,7 @@ def _load(chosen: Chosen, start: "Checkpoint", args: Any, stack: ExitStack) -> t
 def _derive(args: Any, network: Any, chosen: Chosen, setting: Setting) -> None:
     """Set what follows from the model and from the format of its answers, where the user has not set it."""
     if not {"gradient_checkpointing", "activation_checkpointing"} & chosen.grpo.keys():
-        args.gradient_checkpointing = sum(one.numel() for one in network.parameters()) >= _CHECKPOINTED_FROM
+        args.gradient_checkpointing = network.num_parameters() >= _CHECKPOINTED_FROM
         if hasattr(args, "activation_checkpointing"):  # its name from Transformers 5.24 on
             args.activation_checkpointing = args.gradient_checkpointing
     of_actions = chosen.kind == "adapter" and setting.action_format in ("open", "plain")

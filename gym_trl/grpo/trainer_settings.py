@@ -35,9 +35,7 @@ def check_settings(args: Any, played: RolloutFunc | None, named: Mapping[str, An
     if args.eval_strategy != "no" and isinstance(eval_dataset, Sized) and not len(eval_dataset):
         raise ConfigError(f"num_eval_tasks=0, eval_strategy={args.eval_strategy.value!r} needs at least 1")
     if played is not None and (reason := _conflict(args, played, named)) is not None:
-        raise ConfigError(
-            f"history, seats and credit per turn (credit='episode' is not) are not possible with {reason}"
-        )
+        raise ConfigError(f"history, seats and credit other than 'episode' are not possible with {reason}")
 
 
 def _conflict(args: Any, played: RolloutFunc, named: Mapping[str, Any]) -> str | None:
